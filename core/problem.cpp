@@ -1,0 +1,63 @@
+#include "core/problem.h"
+
+#include <cmath>
+#include <string>
+
+#include "core/error.h"
+
+namespace ringmark {
+namespace {
+
+void check_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return;
+  fail_bad_input(std::string(field) + " = " + std::to_string(value) + " is outside [" + std::to_string(low) + ", " +
+                 std::to_string(high) + "]");
+}
+
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
+
+}  // namespace
+
+void AttentionProblem::validate() const {
+  check_range("tokens", tokens, 1, kMaxTokens);
+  check_range("heads", heads, 1, 4096);
+  check_range("kv_heads", kv_heads, 1, heads);
+  if (heads % kv_heads != 0) {
+    fail_bad_input("heads = " + std::to_string(heads) + " is not a multiple of kv_heads = " + std::to_string(kv_heads));
+  }
+  check_range("head_dim", head_dim, 1, kMaxHeadDim);
+  check_range("chunk_size", chunk_size, landmark_slots ? 2 : 1, kMaxChunkSize);
+  if (!std::isfinite(scale) || scale <= 0.0f) {
+    fail_bad_input("scale = " + std::to_string(scale) + " is not a finite number above 0");
+  }
+  if (cu_seqlens.empty()) return;
+  if (cu_seqlens.front() != 0) fail_bad_input("cu_seqlens[0] = " + std::to_string(cu_seqlens.front()) + " is not 0");
+  for (std::size_t i = 1; i < cu_seqlens.size(); ++i) {
+    if (cu_seqlens[i] < cu_seqlens[i - 1]) {
+      fail_bad_input("cu_seqlens[" + std::to_string(i) + "] = " + std::to_string(cu_seqlens[i]) +
+                     " is below the entry before it, " + std::to_string(cu_seqlens[i - 1]));
+    }
+  }
+  if (cu_seqlens.back() != tokens) {
+    fail_bad_input("cu_seqlens ends at " + std::to_string(cu_seqlens.back()) + ", not at tokens = " +
+                   std::to_string(tokens));
+  }
+}
+
+void AttentionPolicy::validate(const AttentionProblem&) const {
+  check_range("window", window, 0, kMaxTokens);
+  check_range("topk", topk, 0, kMaxTopk);
+  check_range("sinks", sinks, 0, kMaxTokens);
+}
+
+std::string_view name_of(Scorer scorer) {
+  switch (scorer) {
+    case Scorer::kHils: return "hils";
+    case Scorer::kMean: return "mean";
+    case Scorer::kOracle: return "oracle";
+    case Scorer::kNone: return "none";
+  }
+  return "?";
+}
+
+}  // namespace ringmark

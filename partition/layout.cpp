@@ -1,0 +1,101 @@
+#include "partition/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ringmark::partition {
+namespace {
+
+std::vector<std::int32_t> deal_contiguous(const SequenceGrid& grid, int ranks) {
+  std::vector<std::int32_t> owner(static_cast<std::size_t>(grid.chunk_count()));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::int64_t begin = grid.chunk_count() * rank / ranks;
+    const std::int64_t end = grid.chunk_count() * (rank + 1) / ranks;
+    std::fill(owner.begin() + begin, owner.begin() + end, rank);
+  }
+  return owner;
+}
+
+// Segments are dealt 0, 1, .., R-1, R-1, .., 1, 0. A document of at least 2R chunks gets a round of its own, so that
+// its first and last segments pair up; shorter ones share a deal that goes on over document ends, so that many of them
+// are spread evenly.
+std::vector<std::int32_t> deal_zigzag(const SequenceGrid& grid, int ranks) {
+  std::vector<std::int32_t> owner(static_cast<std::size_t>(grid.chunk_count()));
+  const std::int64_t round = 2 * std::int64_t{ranks};
+  std::int64_t dealt_to_short = 0;
+  for (const Document& document : grid.documents()) {
+    const std::int64_t chunks = document.chunks.size();
+    const std::int64_t segments = std::min(chunks, round);
+    const std::int64_t first_place = segments == round ? 0 : dealt_to_short;
+    if (segments < round) dealt_to_short += segments;
+    for (std::int64_t s = 0; s < segments; ++s) {
+      const std::int64_t place = (first_place + s) % round;
+      const std::int64_t rank = place < ranks ? place : round - 1 - place;
+      const auto first = owner.begin() + document.chunks.begin.value();
+      std::fill(first + chunks * s / segments, first + chunks * (s + 1) / segments, static_cast<std::int32_t>(rank));
+    }
+  }
+  return owner;
+}
+
+}  // namespace
+
+std::string_view name_of(Balance balance) { return balance == Balance::kContiguous ? "contiguous" : "zigzag"; }
+
+Layout make_layout(const SequenceGrid& grid, int ranks, Balance balance) {
+  Layout layout;
+  layout.owner_ = balance == Balance::kContiguous ? deal_contiguous(grid, ranks) : deal_zigzag(grid, ranks);
+  layout.chunks_of_.resize(static_cast<std::size_t>(ranks));
+  layout.token_count_.assign(static_cast<std::size_t>(ranks), 0);
+  for (std::int64_t c = 0; c < grid.chunk_count(); ++c) {
+    const auto rank = static_cast<std::size_t>(layout.owner_[static_cast<std::size_t>(c)]);
+    const Range<TokenId> tokens = grid.tokens_of(ChunkId(c));
+    layout.slot_.push_back(static_cast<std::int64_t>(layout.chunks_of_[rank].size()));
+    layout.first_row_.push_back(layout.token_count_[rank]);
+    layout.chunk_tokens_.push_back(tokens);
+    layout.chunks_of_[rank].push_back(ChunkId(c));
+    layout.token_count_[rank] += tokens.size();
+  }
+  return layout;
+}
+
+std::vector<Range<TokenId>> Layout::token_runs(RankId rank) const {
+  std::vector<Range<TokenId>> runs;
+  for (const ChunkId chunk : chunks_of(rank)) {
+    const Range<TokenId> tokens = chunk_tokens_[static_cast<std::size_t>(chunk.value())];
+    if (!runs.empty() && runs.back().end == tokens.begin) {
+      runs.back().end = tokens.end;
+    } else {
+      runs.push_back(tokens);
+    }
+  }
+  return runs;
+}
+
+std::vector<TokenId> Layout::tokens_of(RankId rank) const {
+  std::vector<TokenId> tokens;
+  tokens.reserve(static_cast<std::size_t>(token_count(rank)));
+  for (const Range<TokenId>& run : token_runs(rank)) {
+    for (TokenId token = run.begin; token < run.end; ++token) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+WorkBalance measure_balance(const SequenceGrid& grid, const Layout& layout) {
+  WorkBalance balance;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    std::int64_t pairs = 0;
+    for (const ChunkId chunk : layout.chunks_of(RankId(rank))) {
+      const Range<TokenId> tokens = grid.tokens_of(chunk);
+      for (TokenId token = tokens.begin; token < tokens.end; ++token) pairs += 1 + grid.eligible(token).size();
+    }
+    balance.pairs.push_back(pairs);
+  }
+  const auto total = std::accumulate(balance.pairs.begin(), balance.pairs.end(), std::int64_t{0});
+  const double mean = static_cast<double>(total) / layout.ranks();
+  const auto most = static_cast<double>(*std::max_element(balance.pairs.begin(), balance.pairs.end()));
+  balance.max_over_mean = mean > 0 ? most / mean : 1.0;
+  return balance;
+}
+
+}  // namespace ringmark::partition

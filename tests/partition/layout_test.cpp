@@ -1,0 +1,89 @@
+#include "partition/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ringmark::partition {
+namespace {
+
+SequenceGrid grid_of(std::int64_t tokens, std::int64_t chunk_size, std::vector<std::int64_t> cu_seqlens = {}) {
+  AttentionProblem problem;
+  problem.tokens = tokens;
+  problem.chunk_size = chunk_size;
+  problem.cu_seqlens = std::move(cu_seqlens);
+  problem.validate();
+  AttentionPolicy policy;
+  policy.window = 0;
+  return {problem, policy};
+}
+
+std::vector<std::int64_t> owners(const Layout& layout, std::int64_t chunks) {
+  std::vector<std::int64_t> owner;
+  for (std::int64_t c = 0; c < chunks; ++c) owner.push_back(layout.owner(ChunkId(c)).value());
+  return owner;
+}
+
+TEST(Layout, deals_by_hand) {
+  EXPECT_EQ(owners(make_layout(grid_of(8, 1), 2, Balance::kContiguous), 8),
+            (std::vector<std::int64_t>{0, 0, 0, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(owners(make_layout(grid_of(8, 1), 2, Balance::kZigzag), 8),
+            (std::vector<std::int64_t>{0, 0, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(owners(make_layout(grid_of(8, 1), 4, Balance::kZigzag), 8),
+            (std::vector<std::int64_t>{0, 1, 2, 3, 3, 2, 1, 0}));
+}
+
+// bugs.md 12, 13, 14, 15, 20: any length, any rank count, empty documents: every token has one owner and one row.
+TEST(Layout, covers_the_sequence_exactly_once) {
+  std::vector<std::vector<std::int64_t>> documents = {{}, {0, 0, 64, 64, 100}, {0, 5, 6, 136}, {0, 2999}};
+  for (std::int64_t tokens = 1; tokens <= 70; ++tokens) documents.push_back({0, tokens});
+  documents.erase(documents.begin());
+  for (const auto& cu_seqlens : documents) {
+    for (const std::int64_t chunk_size : {1, 4, 64}) {
+      const SequenceGrid grid = grid_of(cu_seqlens.back(), chunk_size, cu_seqlens);
+      for (int ranks = 1; ranks <= 9; ++ranks) {
+        for (const Balance balance : {Balance::kContiguous, Balance::kZigzag}) {
+          const Layout layout = make_layout(grid, ranks, balance);
+          std::vector<int> seen(static_cast<std::size_t>(cu_seqlens.back()), 0);
+          for (int rank = 0; rank < ranks; ++rank) {
+            const auto tokens = layout.tokens_of(RankId(rank));
+            ASSERT_EQ(static_cast<std::int64_t>(tokens.size()), layout.token_count(RankId(rank)));
+            for (std::size_t row = 0; row < tokens.size(); ++row) {
+              ++seen[static_cast<std::size_t>(tokens[row].value())];
+              const ChunkId chunk = grid.chunk_of(tokens[row]);
+              ASSERT_EQ(layout.owner(chunk), RankId(rank));
+              ASSERT_EQ(layout.first_row(chunk) + (tokens[row] - grid.tokens_of(chunk).begin),
+                        static_cast<std::int64_t>(row));
+            }
+            for (const ChunkId chunk : layout.chunks_of(RankId(rank))) {
+              ASSERT_EQ(layout.chunks_of(RankId(rank))[static_cast<std::size_t>(layout.slot(chunk))], chunk);
+            }
+          }
+          for (const int count : seen) ASSERT_EQ(count, 1);
+        }
+      }
+    }
+  }
+}
+
+// bugs.md 18: a valid permutation may still be badly unbalanced.
+TEST(Layout, zigzag_is_balanced) {
+  struct Case {
+    std::vector<std::int64_t> cu_seqlens;
+    int ranks;
+    double limit;
+  };
+  for (const Case& c : {Case{{0, 4, 16}, 2, 1.1}, Case{{0, 1, 2, 3, 1000}, 2, 1.02}, Case{{0, 1, 2, 3, 1000}, 4, 1.05},
+                        Case{{0, 4096}, 4, 1.01}, Case{{0, 4096}, 7, 1.02}, Case{{0, 500, 510, 1000, 3000}, 3, 1.05}}) {
+    const SequenceGrid grid = grid_of(c.cu_seqlens.back(), 1, c.cu_seqlens);
+    const WorkBalance balance = measure_balance(grid, make_layout(grid, c.ranks, Balance::kZigzag));
+    EXPECT_LE(balance.max_over_mean, c.limit) << "documents up to " << c.cu_seqlens.back() << " ranks " << c.ranks;
+    EXPECT_GE(balance.max_over_mean, 1.0);
+  }
+  // One long document, contiguous: the last of 4 ranks has nearly 7/16 of the work, 1.75 times the mean.
+  const SequenceGrid grid = grid_of(4096, 1);
+  EXPECT_NEAR(measure_balance(grid, make_layout(grid, 4, Balance::kContiguous)).max_over_mean, 1.75, 0.01);
+}
+
+}  // namespace
+}  // namespace ringmark::partition
