@@ -1,0 +1,48 @@
+#include "comm/mpi_session.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <cstdlib>
+#include <exception>
+
+#include "core/error.h"
+
+namespace ringmark::comm {
+
+void refuse_split_launch(int world_size, const char* slurm_ntasks, bool under_mpirun) {
+  if (world_size != 1 || under_mpirun || slurm_ntasks == nullptr) return;
+  const long tasks = std::strtol(slurm_ntasks, nullptr, 10);
+  if (tasks <= 1) return;
+  fail_environment(
+      fmt::format("SLURM_NTASKS is {} but the MPI world has {} rank: start the job with mpirun or srun --mpi=pmix",
+                  tasks, world_size));
+}
+
+MpiSession::MpiSession() : exceptions_at_start_(std::uncaught_exceptions()) {
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &granted_level_) != MPI_SUCCESS) {
+    fail_environment("MPI_Init_thread failed");
+  }
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  try {
+    refuse_split_launch(size_, std::getenv("SLURM_NTASKS"), std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr);
+  } catch (...) {
+    MPI_Finalize();
+    throw;
+  }
+}
+
+MpiSession::~MpiSession() {
+  if (std::uncaught_exceptions() > exceptions_at_start_) return;
+  MPI_Finalize();
+}
+
+bool MpiSession::thread_multiple() const { return granted_level_ == MPI_THREAD_MULTIPLE; }
+
+void MpiSession::abort(int code) noexcept {
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+}  // namespace ringmark::comm

@@ -1,0 +1,37 @@
+// The lifetime of MPI in this process: one session, made first and destroyed last.
+#pragma once
+
+namespace ringmark::comm {
+
+class MpiSession {
+ public:
+  // Initialises MPI for calls from any thread, as far as it grants that. Throws Error(kEnvironment) for a launch that
+  // would silently run every task as a job of its own (see refuse_split_launch).
+  MpiSession();
+  // Finalises; not while an exception unwinds: finalising waits for the other ranks, which wait for this one. The
+  // error path ends in abort().
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // Whether MPI granted MPI_THREAD_MULTIPLE, which the request transport needs.
+  bool thread_multiple() const;
+
+  // Ends the job on all ranks with `code`.
+  [[noreturn]] static void abort(int code) noexcept;
+
+ private:
+  int granted_level_ = 0;
+  int rank_ = 0;
+  int size_ = 1;
+  int exceptions_at_start_ = 0;
+};
+
+// Throws Error(kEnvironment) with both numbers when Slurm started several tasks and MPI sees only one: the library and
+// Slurm do not speak the same PMI. slurm_ntasks is the variable SLURM_NTASKS, null when unset. Under mpirun the number
+// of Slurm tasks says nothing.
+void refuse_split_launch(int world_size, const char* slurm_ntasks, bool under_mpirun);
+
+}  // namespace ringmark::comm

@@ -1,0 +1,24 @@
+#include "comm/owned_comm.h"
+
+#include <exception>
+
+#include "comm/mpi_error.h"
+
+namespace ringmark::comm {
+
+OwnedComm::OwnedComm(MPI_Comm parent) {
+  int rank = 0;
+  MPI_Comm_rank(parent, &rank);
+  check_mpi(MPI_Comm_dup(parent, &comm_), rank, "set up", "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+}
+
+OwnedComm::~OwnedComm() {
+  // Freeing is collective: a rank that unwinds alone must not start it.
+  if (abandoned_ || std::uncaught_exceptions() > 0) return;
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (!finalized) MPI_Comm_free(&comm_);
+}
+
+}  // namespace ringmark::comm

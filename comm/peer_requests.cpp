@@ -1,0 +1,114 @@
+#include "comm/peer_requests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "comm/backoff.h"
+#include "comm/deadline.h"
+#include "comm/mpi_error.h"
+#include "comm/peer_failure.h"
+#include "core/error.h"
+
+namespace ringmark::comm {
+namespace {
+
+constexpr std::string_view kStarting = "start of a message";
+
+}  // namespace
+
+MPI_Request* PeerRequests::start(int peer, Kind kind, std::size_t bytes) {
+  require(bytes <= static_cast<std::size_t>(std::numeric_limits<int>::max()), "an MPI message fits an int count");
+  operations_.push_back({peer, kind, static_cast<std::int64_t>(bytes)});
+  return &requests_.emplace_back(MPI_REQUEST_NULL);
+}
+
+void PeerRequests::send(MPI_Comm comm, int peer, int tag, ConstBytes message) {
+  MPI_Request* request = start(peer, Kind::kSend, message.size());
+  const auto count = static_cast<int>(message.size());
+  check_mpi(MPI_Isend(message.data(), count, MPI_BYTE, peer, tag, comm, request), rank_, kStarting, "MPI_Isend");
+}
+
+void PeerRequests::receive(MPI_Comm comm, int peer, int tag, Bytes message) {
+  MPI_Request* request = start(peer, Kind::kReceive, message.size());
+  const auto count = static_cast<int>(message.size());
+  check_mpi(MPI_Irecv(message.data(), count, MPI_BYTE, peer, tag, comm, request), rank_, kStarting, "MPI_Irecv");
+}
+
+void PeerRequests::read(MPI_Win window, int peer, std::int64_t displacement, Bytes destination) {
+  MPI_Request* request = start(peer, Kind::kOneSided, destination.size());
+  const auto count = static_cast<int>(destination.size());
+  check_mpi(MPI_Rget(destination.data(), count, MPI_BYTE, peer, displacement, count, MPI_BYTE, window, request), rank_,
+            kStarting, "MPI_Rget");
+}
+
+void PeerRequests::wait(std::string_view stage, std::chrono::duration<double> timeout) {
+  const auto begin = Deadline::Clock::now();
+  const Deadline deadline = Deadline::in(timeout);
+  Backoff backoff;
+  while (!all_complete(stage)) {
+    if (deadline.passed()) give_up(stage, Deadline::Clock::now() - begin);
+    backoff.pause();
+  }
+  check_sizes(stage);
+  requests_.clear();
+  operations_.clear();
+}
+
+bool PeerRequests::all_complete(std::string_view stage) {
+  statuses_.resize(requests_.size());
+  int complete = 0;
+  const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, statuses_.data());
+  if (code == MPI_SUCCESS) return complete != 0;
+  for (std::size_t i = 0; code == MPI_ERR_IN_STATUS && i < statuses_.size(); ++i) {
+    const int error = statuses_[i].MPI_ERROR;
+    if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
+    const std::string text = fmt::format("rank {}: stage '{}': message of rank {} failed: {}", rank_, stage,
+                                         operations_[i].peer, mpi_error_text(error));
+    abandon();
+    fail_peer(text);
+  }
+  abandon();
+  check_mpi(code, rank_, stage, "MPI_Testall");
+  return false;
+}
+
+void PeerRequests::give_up(std::string_view stage, std::chrono::duration<double> waited) {
+  std::set<int> late;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    int complete = 0;
+    if (MPI_Test(&requests_[i], &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS || !complete) {
+      late.insert(operations_[i].peer);
+    }
+  }
+  abandon();
+  const std::vector<int> peers(late.begin(), late.end());
+  fail_peer(waited_text(rank_, stage, waited, peers));
+}
+
+void PeerRequests::check_sizes(std::string_view stage) const {
+  for (std::size_t i = 0; i < operations_.size(); ++i) {
+    const Operation& operation = operations_[i];
+    if (operation.kind != Kind::kReceive) continue;
+    int received = 0;
+    MPI_Get_count(&statuses_[i], MPI_BYTE, &received);
+    if (received != operation.bytes) {
+      fail_peer(wrong_size_text(rank_, stage, operation.peer, received, operation.bytes));
+    }
+  }
+}
+
+void PeerRequests::abandon() noexcept {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    // MPI forbids both calls for one-sided operations: such a request can only be forgotten.
+    if (requests_[i] == MPI_REQUEST_NULL || operations_[i].kind == Kind::kOneSided) continue;
+    if (operations_[i].kind == Kind::kReceive) MPI_Cancel(&requests_[i]);
+    MPI_Request_free(&requests_[i]);
+  }
+  requests_.clear();
+  operations_.clear();
+}
+
+}  // namespace ringmark::comm

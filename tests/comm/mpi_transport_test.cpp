@@ -1,0 +1,186 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "comm/mpi_communicator.h"
+#include "comm/request_transport.h"
+#include "comm/rma_transport.h"
+#include "comm/transport_probe.h"
+#include "tests/comm/transport_contract.h"
+
+namespace ringmark::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = std::chrono::steady_clock;
+
+class ForcedTransport : public testing::TestWithParam<TransportChoice> {
+ protected:
+  static std::string name() { return GetParam() == TransportChoice::kRma ? "rma" : "request"; }
+  MpiCommunicator communicator_{MPI_COMM_WORLD, {.timeout = seconds(60)}};
+};
+
+TEST_P(ForcedTransport, honours_the_contract) {
+  const ChosenTransport chosen = choose_transport(communicator_, GetParam());
+  EXPECT_EQ(chosen.transport->name(), name());
+  EXPECT_EQ(chosen.why.substr(0, name().size() + 1), name() + ":");
+  if (communicator_.rank() == 0) RecordProperty("why", chosen.why);
+  contract::honours_the_contract(communicator_, *chosen.transport);
+}
+
+TEST_P(ForcedTransport, moves_long_reads_whole) {
+  const ChosenTransport chosen = choose_transport(communicator_, GetParam());
+  contract::long_reads_arrive_whole(communicator_, *chosen.transport);
+}
+
+TEST_P(ForcedTransport, splits_reads_at_the_slice_limit) {
+  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60), .slice_bytes = 1000});
+  const ChosenTransport chosen = choose_transport(communicator, GetParam());
+  contract::honours_the_contract(communicator, *chosen.transport);
+}
+
+TEST_P(ForcedTransport, refuses_impossible_regions_on_every_rank_and_goes_on) {
+  const ChosenTransport chosen = choose_transport(communicator_, GetParam());
+  contract::impossible_regions_are_refused_on_every_rank(communicator_, *chosen.transport);
+  contract::honours_the_contract(communicator_, *chosen.transport);
+}
+
+// The owner computes and calls nothing of MPI; the reader is done before the owner is.
+TEST_P(ForcedTransport, reads_from_a_busy_owner) {
+  if (communicator_.size() == 1) GTEST_SKIP() << "nobody to read from";
+  const ChosenTransport chosen = choose_transport(communicator_, GetParam());
+  contract::fill(chosen.transport->expose(300'000), communicator_.rank(), 0, 0);
+  chosen.transport->publish();
+  std::int64_t done_at = 0;
+  if (communicator_.rank() == 1) {
+    const auto until = Clock::now() + milliseconds(300);
+    volatile double work = 1.0;
+    while (Clock::now() < until) work = work * 1.0000001;
+    done_at = Clock::now().time_since_epoch().count();
+  } else if (communicator_.rank() == 0) {
+    contract::Batch batch(300'000);
+    batch.add(1, 0, 0, 300'000);
+    contract::read_and_check(*chosen.transport, batch, 0);
+    done_at = Clock::now().time_since_epoch().count();
+  }
+  const auto times = communicator_.gather_sizes("compare the clocks of one host", done_at);
+  if (communicator_.host_ranks() == communicator_.size()) {
+    EXPECT_LT(times[0], times[1]);
+  }
+  chosen.transport->retire();
+}
+
+TEST_P(ForcedTransport, names_a_rank_that_does_not_publish) {
+  if (communicator_.size() == 1) GTEST_SKIP() << "nobody to wait for";
+  MpiCommunicator hasty(MPI_COMM_WORLD, {.timeout = seconds(1)});
+  const ChosenTransport chosen = choose_transport(hasty, GetParam());
+  chosen.transport->expose(100);
+  const int missing = communicator_.size() - 1;
+  if (communicator_.rank() != missing) {
+    try {
+      chosen.transport->publish();
+      ADD_FAILURE() << "went on without rank " << missing;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), "rank " + std::to_string(communicator_.rank()) +
+                                  ": stage 'publish regions': waited 1.0 s for rank " + std::to_string(missing));
+    }
+  }
+  communicator_.barrier("everybody is back");
+}
+
+INSTANTIATE_TEST_SUITE_P(Mpi, ForcedTransport, testing::Values(TransportChoice::kRma, TransportChoice::kRequest),
+                         [](const auto& choice) { return choice.param == TransportChoice::kRma ? "rma" : "request"; });
+
+TEST(AutomaticTransport, works_and_says_why) {
+  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
+  const ChosenTransport chosen = choose_transport(communicator, TransportChoice::kAuto);
+  EXPECT_EQ(chosen.why.substr(0, chosen.transport->name().size()), chosen.transport->name());
+  if (communicator.size() == 1) {
+    EXPECT_EQ(chosen.transport->name(), "loopback");
+  }
+  contract::honours_the_contract(communicator, *chosen.transport);
+}
+
+// Wraps a working transport and spoils it in one way, as a broken stack would.
+class SpoiledTransport final : public BlockTransport {
+ public:
+  enum class Fault { kWrongContent, kWaitsForTarget };
+  SpoiledTransport(Communicator& communicator, BlockTransport& inner, Fault fault)
+      : communicator_(communicator), inner_(inner), fault_(fault) {}
+
+  std::string_view name() const override { return "spoiled"; }
+  Bytes expose(std::int64_t bytes) override { return inner_.expose(bytes); }
+  void publish() override { inner_.publish(); }
+  void retire() override { inner_.retire(); }
+  std::unique_ptr<PendingReads> get(std::span<const RemoteRead> reads) override {
+    if (fault_ == Fault::kWaitsForTarget) std::this_thread::sleep_for(milliseconds(110));
+    auto pending = inner_.get(reads);
+    if (fault_ == Fault::kWrongContent && communicator_.rank() == 0) {
+      pending->wait();
+      reads.back().destination.back() ^= std::byte{1};
+    }
+    return pending;
+  }
+
+ private:
+  Communicator& communicator_;
+  BlockTransport& inner_;
+  Fault fault_;
+};
+
+TEST(Probe, finds_a_transport_that_reads_wrong_bytes) {
+  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
+  if (communicator.size() == 1) GTEST_SKIP() << "nobody to read from";
+  RequestTransport inner(communicator, kProbeLimit);
+  SpoiledTransport spoiled(communicator, inner, SpoiledTransport::Fault::kWrongContent);
+  const ProbeResult result = probe_transport(communicator, spoiled);
+  EXPECT_FALSE(result.passed);
+  EXPECT_NE(result.words.find("wrong content"), std::string::npos) << result.words;
+}
+
+TEST(Probe, finds_a_transport_that_needs_its_target) {
+  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
+  if (communicator.size() == 1) GTEST_SKIP() << "nobody to read from";
+  RequestTransport inner(communicator, kProbeLimit);
+  SpoiledTransport spoiled(communicator, inner, SpoiledTransport::Fault::kWaitsForTarget);
+  const ProbeResult result = probe_transport(communicator, spoiled);
+  EXPECT_FALSE(result.passed);
+  EXPECT_NE(result.words.find("waits for its target"), std::string::npos) << result.words;
+}
+
+// The whole process of the owner stands still, its serving thread included.
+TEST(RequestTransport, names_an_owner_that_stands_still) {
+  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
+  if (communicator.size() == 1 || communicator.host_ranks() != communicator.size()) {
+    GTEST_SKIP() << "needs a second process on this host";
+  }
+  for (const std::int64_t bytes : {std::int64_t{100}, std::int64_t{9'000'000}}) {
+    RequestTransport transport(communicator, milliseconds(500));
+    contract::fill(transport.expose(bytes), communicator.rank(), 0, 0);
+    transport.publish();
+    const auto processes = communicator.gather_sizes("processes", getpid());
+    if (communicator.rank() == 0) {
+      const auto owner = static_cast<pid_t>(processes[1]);
+      std::vector<std::byte> memory(static_cast<std::size_t>(bytes));
+      ASSERT_EQ(kill(owner, SIGSTOP), 0);
+      std::this_thread::sleep_for(milliseconds(100));  // every thread of it stops on its own
+      const RemoteRead read{1, 0, 0, memory};
+      try {
+        transport.get(std::span(&read, 1))->wait();
+        ADD_FAILURE() << "read from a process that stands still";
+      } catch (const Error& error) {
+        EXPECT_STREQ(error.what(), "rank 0: stage 'block reads': waited 0.5 s for rank 1");
+        EXPECT_EQ(error.code(), ExitCode::kPeer);
+      }
+      ASSERT_EQ(kill(owner, SIGCONT), 0);
+    }
+    communicator.barrier("the owner goes on");
+  }
+}
+
+}  // namespace
+}  // namespace ringmark::comm
