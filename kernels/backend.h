@@ -1,0 +1,21 @@
+// Which implementation of the kernels runs.
+#pragma once
+
+#include <string_view>
+
+namespace ringmark::kernels {
+
+enum class Backend {
+  kCpu,        // fp32, tiled and threaded
+  kReference,  // fp64, the plainest reading of the formulas: for checking, slow
+};
+
+constexpr std::string_view name_of(Backend backend) {
+  switch (backend) {
+    case Backend::kCpu: return "cpu";
+    case Backend::kReference: return "reference";
+  }
+  return "?";
+}
+
+}  // namespace ringmark::kernels

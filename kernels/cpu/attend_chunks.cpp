@@ -1,0 +1,158 @@
+#include "kernels/attend_chunks.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cpu/aligned_floats.h"
+#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/chunk_panels.h"
+#include "kernels/cpu/chunk_union.h"
+#include "kernels/cpu/chunk_weights.h"
+
+namespace ringmark::kernels {
+namespace {
+
+using cpu::TileKernels;
+
+constexpr std::int64_t kTileTokens = 64;
+constexpr std::int64_t kTileRows = 512;                       // (query, head) rows
+constexpr std::int64_t kTileWeights = std::int64_t{1} << 19;  // 2 MiB a thread
+constexpr std::int64_t kTasksPerThread = 4;
+
+struct Problem {
+  const AttentionProblem& shape;
+  const partition::SequenceGrid& grid;
+  const RowsView& queries;
+  const RowsView& retrieval_queries;
+  const Selection& selection;
+  const BlockTable& blocks;
+  const LandmarkRecords& landmarks;
+  TensorView<float, 3> out;
+  TensorView<float, 2> lse;
+};
+
+std::int64_t tile_tokens(const Problem& problem, std::int64_t rows, int threads) {
+  const std::int64_t group = problem.shape.group();
+  const std::int64_t weights = group * (problem.selection.topk + cpu::kRowPadding);
+  const std::int64_t most = std::min({kTileTokens, kTileRows / group, kTileWeights / weights});
+  const std::int64_t tasks = kTasksPerThread * threads;
+  return std::max<std::int64_t>(1, std::min(most, rows * problem.shape.kv_heads / tasks));
+}
+
+// The work of one thread: one tile of one kv head at a time.
+class ChunkTile {
+ public:
+  ChunkTile(const Problem& problem, const TileKernels& kernels, std::int64_t most_tokens)
+      : problem_(problem),
+        kernels_(kernels),
+        panels_(problem.blocks.shape()),
+        chosen_(most_tokens, problem.selection.topk),
+        weights_(problem.shape, problem.landmarks, most_tokens, problem.selection.topk),
+        out_stride_(cpu::round_up(problem.shape.head_dim, cpu::kPanelWidth)) {
+    const auto rows = static_cast<std::size_t>(most_tokens * problem.shape.group());
+    queries_.resize(rows * static_cast<std::size_t>(problem.shape.head_dim));
+    out_.resize(rows * static_cast<std::size_t>(out_stride_));
+    active_.resize(rows);
+    active_weights_.resize(rows);
+  }
+
+  void attend(RowRange tile, std::int64_t kv_head) {
+    chosen_.gather(problem_.selection, tile, kv_head);
+    if (chosen_.size() == 0) return;
+    open(tile, kv_head);
+    for (std::int64_t i = 0; i < chosen_.size(); ++i) attend_chunk(i, kv_head);
+    close(tile, kv_head);
+  }
+
+ private:
+  void open(RowRange tile, std::int64_t kv_head) {
+    const std::int64_t group = problem_.shape.group();
+    const RowsView& queries = problem_.queries;
+    const std::int64_t row_bytes = queries.head_dim * size_of(queries.dtype);
+    weights_.weigh(kernels_, problem_.retrieval_queries, tile, kv_head, chosen_, problem_.lse);
+    for (std::int64_t i = 0; i < tile.size(); ++i) {
+      if (chosen_.chosen_by(i) == 0) continue;
+      kernels_.widen_rows({queries.row(tile.begin + i, kv_head * group), row_bytes, queries.dtype}, group,
+                          queries.head_dim, problem_.shape.scale, queries_.data() + i * group * queries.head_dim);
+      for (std::int64_t head = 0; head < group; ++head) {
+        load_window(problem_.out.at(tile.begin + i, kv_head * group + head), weights_.window(i, head),
+                    out_.data() + (i * group + head) * out_stride_);
+      }
+    }
+  }
+
+  // An empty window has weight 0, and its result may be anything.
+  void load_window(const float* window, float weight, float* out) const {
+    std::fill_n(out, out_stride_, 0.0f);
+    if (weight == 0.0f) return;
+    for (std::int64_t k = 0; k < problem_.shape.head_dim; ++k) out[k] = weight * window[k];
+  }
+
+  void attend_chunk(std::int64_t i, std::int64_t kv_head) {
+    const std::int64_t group = problem_.shape.group();
+    const ChunkId chunk = chosen_.chunk(i);
+    std::size_t count = 0;
+    for (const cpu::ChunkUnion::Member& member : chosen_.members(i)) {
+      for (std::int64_t head = 0; head < group; ++head, ++count) {
+        active_[count] = static_cast<std::int32_t>(member.row * group + head);
+        active_weights_[count] = weights_.chunk(member, head);
+      }
+    }
+    const Range<TokenId> keys = problem_.grid.keys_of(chunk);
+    const std::int64_t first = keys.begin - problem_.grid.tokens_of(chunk).begin;
+    const cpu::PackedChunk packed = panels_.pack(kernels_, problem_.blocks, chunk, kv_head, first, keys.size());
+    kernels_.attend_weighted(packed, active_.data(), active_weights_.data(), static_cast<std::int64_t>(count),
+                             {queries_.data(), out_.data(), out_stride_, nullptr, nullptr}, panels_.scores());
+  }
+
+  void close(RowRange tile, std::int64_t kv_head) {
+    const std::int64_t group = problem_.shape.group();
+    for (std::int64_t i = 0; i < tile.size(); ++i) {
+      if (chosen_.chosen_by(i) == 0) continue;
+      for (std::int64_t head = 0; head < group; ++head) {
+        std::copy_n(out_.data() + (i * group + head) * out_stride_, problem_.shape.head_dim,
+                    problem_.out.at(tile.begin + i, kv_head * group + head));
+      }
+    }
+  }
+
+  const Problem& problem_;
+  const TileKernels& kernels_;
+  cpu::ChunkPanels panels_;
+  cpu::ChunkUnion chosen_;
+  cpu::ChunkWeights weights_;
+  std::int64_t out_stride_;
+  cpu::AlignedFloats queries_;
+  cpu::AlignedFloats out_;
+  std::vector<std::int32_t> active_;  // rows that chose the chunk at hand
+  std::vector<float> active_weights_;
+};
+
+}  // namespace
+
+void attend_chunks(const AttentionProblem& problem, const partition::SequenceGrid& grid, const RowsView& queries,
+                   const RowsView& retrieval_queries, const Selection& selection, RowRange rows,
+                   const BlockTable& blocks, const LandmarkRecords& landmarks, TensorView<float, 3> out,
+                   TensorView<float, 2> lse, int threads) {
+  require(out.stride(2) == 1, "attend_chunks writes rows of contiguous components");
+  if (rows.empty() || selection.topk == 0) return;
+  const Problem all{problem, grid, queries, retrieval_queries, selection, blocks, landmarks, out, lse};
+  const TileKernels& kernels = cpu::tile_kernels();
+  const std::int64_t most_tokens = tile_tokens(all, rows.size(), threads);
+  std::vector<ChunkTile> workers;
+  workers.reserve(static_cast<std::size_t>(threads));
+  for (int t = 0; t < threads; ++t) workers.emplace_back(all, kernels, most_tokens);
+  const std::int64_t tasks = (rows.size() + most_tokens - 1) / most_tokens * problem.kv_heads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const std::int64_t first = rows.begin + task / problem.kv_heads * most_tokens;
+    workers[static_cast<std::size_t>(omp_get_thread_num())].attend({first, std::min(rows.end, first + most_tokens)},
+                                                                   task % problem.kv_heads);
+  }
+}
+
+}  // namespace ringmark::kernels

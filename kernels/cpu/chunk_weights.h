@@ -1,0 +1,61 @@
+// What share of a row's result each of its choices gets: the outer softmax over the landmark scores of the chosen
+// chunks and the lse of the window.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "kernels/attend_chunks.h"
+#include "kernels/cpu/aligned_floats.h"
+#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/chunk_union.h"
+
+namespace ringmark::kernels::cpu {
+
+class ChunkWeights {
+ public:
+  ChunkWeights(const AttentionProblem& problem, const LandmarkRecords& landmarks, std::int64_t most_rows,
+               std::int64_t topk);
+
+  // Weighs all choices of the rows' query heads of a kv head. The lse of a row that chose something becomes that of the
+  // mix; -inf, and weights of 0, when nothing of it can be seen.
+  void weigh(const TileKernels& kernels, const RowsView& retrieval_queries, RowRange rows, std::int64_t kv_head,
+             const ChunkUnion& chosen, TensorView<float, 2> lse);
+
+  // `head` counts inside the group, `row` inside the tile.
+  float window(std::int64_t row, std::int64_t head) const { return *slots(row, head); }
+  float chunk(const ChunkUnion::Member& member, std::int64_t head) const {
+    return slots(member.row, head)[1 + member.slot];
+  }
+
+ private:
+  struct HeadRows;
+
+  const float* slots(std::int64_t row, std::int64_t head) const {
+    return weights_.data() + (row * group_ + head) * stride_;
+  }
+  float* slots(std::int64_t row, std::int64_t head) { return weights_.data() + (row * group_ + head) * stride_; }
+  void score(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
+  void score_sums(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
+  void flush(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
+  void put(const ChunkUnion& chosen, std::int64_t i, const HeadRows& head, const float* columns);
+
+  const LandmarkRecords& landmarks_;
+  std::int64_t heads_;
+  std::int64_t group_;
+  std::int64_t head_dim_;
+  float scale_;
+  std::int64_t stride_;
+  AlignedFloats weights_;  // [rows][group][stride]: score, then weight, of the window and of every choice
+  AlignedFloats widened_;
+  AlignedFloats panel_;     // retrieval queries of one head, transposed: lanes are rows
+  AlignedFloats products_;  // [landmark vectors][32 rows]
+  std::vector<const float*> vectors_;
+  std::vector<std::int64_t> batch_;  // chunks whose vectors those are
+};
+
+}  // namespace ringmark::kernels::cpu

@@ -1,0 +1,230 @@
+#include "kernels/reference/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace ringmark::kernels::reference {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+using partition::SequenceGrid;
+
+double log_sum_exp(const std::vector<double>& terms) {
+  const double most = terms.empty() ? kMinusInfinity : *std::max_element(terms.begin(), terms.end());
+  if (most == kMinusInfinity) return kMinusInfinity;
+  double sum = 0.0;
+  for (const double term : terms) sum += std::exp(term - most);
+  return most + std::log(sum);
+}
+
+double dot(const double* a, const double* b, std::int64_t count) { return std::inner_product(a, a + count, b, 0.0); }
+
+class Rows {
+ public:
+  Rows(const Layer& layer, const SequenceGrid& grid) : layer_(layer), grid_(grid) {}
+
+  const double* query(TokenId i, std::int64_t h) const { return row(layer_.q, i, h, layer_.problem.heads); }
+  const double* retrieval(TokenId i, std::int64_t h) const {
+    return row(layer_.policy.scorer == Scorer::kHils ? layer_.retrieval_q : layer_.q, i, h, layer_.problem.heads);
+  }
+  const double* key(TokenId j, std::int64_t h) const { return row(layer_.k, j, kv_head(h), layer_.problem.kv_heads); }
+  const double* value(TokenId j, std::int64_t h) const { return row(layer_.v, j, kv_head(h), layer_.problem.kv_heads); }
+
+  double logit(TokenId i, TokenId j, std::int64_t h) const {
+    return layer_.problem.scale * dot(query(i, h), key(j, h), layer_.problem.head_dim);
+  }
+
+  // Softmax attention of query i over the listed keys: adds weight * out, returns the lse.
+  double attend(TokenId i, std::int64_t h, const std::vector<TokenId>& keys, std::vector<double>& out) const {
+    std::vector<double> logits;
+    for (const TokenId j : keys) logits.push_back(logit(i, j, h));
+    const double lse = log_sum_exp(logits);
+    out.assign(static_cast<std::size_t>(layer_.problem.head_dim), 0.0);
+    for (std::size_t n = 0; n < keys.size(); ++n) {
+      const double weight = std::exp(logits[n] - lse);
+      for (std::size_t x = 0; x < out.size(); ++x) out[x] += weight * value(keys[n], h)[x];
+    }
+    return lse;
+  }
+
+  std::vector<TokenId> window_keys(TokenId i) const {
+    std::vector<TokenId> keys;
+    for (const Range<TokenId>& range : {grid_.sinks_of(i), grid_.window_of(i)}) {
+      for (TokenId j = range.begin; j < range.end; ++j) {
+        if (grid_.is_key(j)) keys.push_back(j);
+      }
+    }
+    return keys;
+  }
+
+  std::vector<TokenId> chunk_keys(ChunkId chunk) const {
+    std::vector<TokenId> keys;
+    const Range<TokenId> range = grid_.keys_of(chunk);
+    for (TokenId j = range.begin; j < range.end; ++j) keys.push_back(j);
+    return keys;
+  }
+
+ private:
+  std::int64_t kv_head(std::int64_t h) const { return h / layer_.problem.group(); }
+  const double* row(const std::vector<double>& tensor, TokenId token, std::int64_t head, std::int64_t heads) const {
+    return tensor.data() + (token.value() * heads + head) * layer_.problem.head_dim;
+  }
+
+  const Layer& layer_;
+  const SequenceGrid& grid_;
+};
+
+// Landmarks of the whole sequence for hils and mean, by chunk and query head.
+std::vector<std::vector<Landmark>> all_landmarks(const Layer& layer, const SequenceGrid& grid) {
+  std::vector<std::vector<Landmark>> landmarks(static_cast<std::size_t>(grid.chunk_count()));
+  if (layer.policy.scorer != Scorer::kHils && layer.policy.scorer != Scorer::kMean) return landmarks;
+  for (std::int64_t c = 0; c < grid.chunk_count(); ++c) {
+    if (!grid.has_landmark(ChunkId(c))) continue;
+    for (std::int64_t h = 0; h < layer.problem.heads; ++h) {
+      landmarks[static_cast<std::size_t>(c)].push_back(landmark_of(layer, grid, ChunkId(c), h));
+    }
+  }
+  return landmarks;
+}
+
+class Attention {
+ public:
+  Attention(const Layer& layer, const SequenceGrid& grid)
+      : layer_(layer), grid_(grid), rows_(layer, grid), landmarks_(all_landmarks(layer, grid)) {}
+
+  void row(TokenId i, std::int64_t row, Result& result) const {
+    const std::int64_t heads = layer_.problem.heads;
+    const Range<ChunkId> eligible = grid_.eligible(i);
+    std::vector<std::vector<double>> scores(static_cast<std::size_t>(heads));  // s_ihc, by eligible chunk
+    std::vector<std::vector<double>> window_out(static_cast<std::size_t>(heads));
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto head = static_cast<std::size_t>(h);
+      result.lse_window[static_cast<std::size_t>(row * heads + h)] =
+          rows_.attend(i, h, rows_.window_keys(i), window_out[head]);
+      for (ChunkId c = eligible.begin; c < eligible.end; ++c) scores[head].push_back(score(i, h, c));
+    }
+    const std::int64_t group = layer_.problem.group();
+    for (std::int64_t g = 0; g < layer_.problem.kv_heads; ++g) {
+      choose(row, g, eligible, scores, result);
+      for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
+        mix(i, row, h, eligible, scores[static_cast<std::size_t>(h)], window_out[static_cast<std::size_t>(h)], result);
+      }
+    }
+  }
+
+ private:
+  double score(TokenId i, std::int64_t h, ChunkId chunk) const {
+    if (layer_.policy.scorer == Scorer::kOracle) {
+      std::vector<double> logits;
+      for (const TokenId j : rows_.chunk_keys(chunk)) logits.push_back(rows_.logit(i, j, h));
+      return log_sum_exp(logits);
+    }
+    const Landmark& landmark = landmarks_[static_cast<std::size_t>(chunk.value())][static_cast<std::size_t>(h)];
+    return layer_.problem.scale * dot(rows_.retrieval(i, h), landmark.key.data(), layer_.problem.head_dim) +
+           landmark.bias;
+  }
+
+  // Group rank: max over the group's heads of s - logaddexp(lse_window, lse over ALL eligible chunks).
+  void choose(std::int64_t row, std::int64_t g, Range<ChunkId> eligible, const std::vector<std::vector<double>>& scores,
+              Result& result) const {
+    const std::int64_t group = layer_.problem.group();
+    std::vector<double> rank(static_cast<std::size_t>(eligible.size()), kMinusInfinity);
+    for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
+      const auto& s = scores[static_cast<std::size_t>(h)];
+      const double normaliser =
+          log_sum_exp({result.lse_window[static_cast<std::size_t>(row * layer_.problem.heads + h)], log_sum_exp(s)});
+      for (std::size_t c = 0; c < rank.size(); ++c) rank[c] = std::max(rank[c], s[c] - normaliser);
+    }
+    std::vector<std::size_t> order(rank.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    // Score descending; the sort is stable, so equal scores stay in ascending order of chunk id.
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank[a] > rank[b]; });
+    const auto topk = static_cast<std::size_t>(result.selection.topk);
+    if (topk > 0 && order.size() > topk) {
+      result.margin[static_cast<std::size_t>(row * layer_.problem.kv_heads + g)] =
+          rank[order[topk - 1]] - rank[order[topk]];
+    }
+    order.resize(std::min(order.size(), topk));
+    std::sort(order.begin(), order.end());
+    const std::span<std::int32_t> slots = result.selection.slots(row, g);
+    for (std::size_t n = 0; n < order.size(); ++n) {
+      slots[n] = static_cast<std::int32_t>((eligible.begin + static_cast<std::int64_t>(order[n])).value());
+    }
+  }
+
+  // Hierarchical softmax over the chosen chunks and the window.
+  void mix(TokenId i, std::int64_t row, std::int64_t h, Range<ChunkId> eligible, const std::vector<double>& scores,
+           const std::vector<double>& window_out, Result& result) const {
+    const auto at = static_cast<std::size_t>(row * layer_.problem.heads + h);
+    const auto chosen = result.selection.chosen(row, h / layer_.problem.group());
+    std::vector<double> logits = {result.lse_window[at]};
+    for (const std::int32_t c : chosen) logits.push_back(scores[static_cast<std::size_t>(ChunkId(c) - eligible.begin)]);
+    const double lse = log_sum_exp(logits);
+    double* out = result.out.data() + static_cast<std::ptrdiff_t>(at) * layer_.problem.head_dim;
+    std::fill(out, out + layer_.problem.head_dim, 0.0);
+    result.lse[at] = lse;
+    if (lse == kMinusInfinity) return;
+    std::vector<double> part = window_out;
+    for (std::size_t n = 0; n < logits.size(); ++n) {
+      if (n > 0) rows_.attend(i, h, rows_.chunk_keys(ChunkId(chosen[n - 1])), part);
+      const double weight = std::exp(logits[n] - lse);
+      for (std::size_t x = 0; x < part.size(); ++x) out[x] += weight * part[x];
+    }
+  }
+
+  const Layer& layer_;
+  const SequenceGrid& grid_;
+  Rows rows_;
+  std::vector<std::vector<Landmark>> landmarks_;
+};
+
+}  // namespace
+
+std::vector<double> widen(const RowsView& rows) {
+  const std::int64_t count = rows.rows * rows.heads * rows.head_dim;
+  std::vector<float> narrow(static_cast<std::size_t>(count));
+  ringmark::widen(rows.data, rows.dtype, count, narrow.data());
+  return {narrow.begin(), narrow.end()};
+}
+
+Landmark landmark_of(const Layer& layer, const SequenceGrid& grid, ChunkId chunk, std::int64_t head) {
+  const Rows rows(layer, grid);
+  const std::vector<TokenId> keys = rows.chunk_keys(chunk);
+  std::vector<double> logits(keys.size(), 0.0);  // mean: a zero landmark query
+  if (layer.policy.scorer == Scorer::kHils) {
+    const double* landmark_query = rows.retrieval(grid.landmark_slot(chunk), head);
+    for (std::size_t n = 0; n < keys.size(); ++n) {
+      logits[n] = layer.problem.scale * dot(landmark_query, rows.key(keys[n], head), layer.problem.head_dim);
+    }
+  }
+  const double lse = log_sum_exp(logits);
+  Landmark landmark{std::vector<double>(static_cast<std::size_t>(layer.problem.head_dim), 0.0), 0.0};
+  for (std::size_t n = 0; n < keys.size(); ++n) {
+    const double log_p = logits[n] - lse;
+    const double p = std::exp(log_p);
+    for (std::size_t x = 0; x < landmark.key.size(); ++x) landmark.key[x] += p * rows.key(keys[n], head)[x];
+    if (p > 0.0) landmark.bias -= p * log_p;
+  }
+  return landmark;
+}
+
+Result attend(const Layer& layer, std::span<const TokenId> queries, int threads) {
+  const SequenceGrid grid(layer.problem, layer.policy);
+  const auto rows = static_cast<std::int64_t>(queries.size());
+  const auto heads = static_cast<std::size_t>(rows * layer.problem.heads);
+  Result result;
+  result.out.resize(heads * static_cast<std::size_t>(layer.problem.head_dim));
+  result.lse.resize(heads);
+  result.lse_window.resize(heads);
+  result.selection = Selection(rows, layer.problem.kv_heads, layer.policy.selects() ? layer.policy.topk : 0);
+  result.margin.assign(static_cast<std::size_t>(rows * layer.problem.kv_heads), -kMinusInfinity);
+  const Attention attention(layer, grid);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 16)
+  for (std::int64_t row = 0; row < rows; ++row) attention.row(queries[static_cast<std::size_t>(row)], row, result);
+  return result;
+}
+
+}  // namespace ringmark::kernels::reference
