@@ -157,7 +157,8 @@ TEST(LogSum, stays_a_number_beside_scores_that_are_none) {
   for (const float huge : {1e12f, 1e30f, 3e38f, kInfinity}) {
     const LogSum up = sum_of({1.0f, huge, -2.0f}), down = sum_of({huge, -2.0f, 1.0f});
     expect_same_bits(up, down);
-    EXPECT_EQ(up.value(), std::min(huge, LogSum::kLargestScore)) << huge;
+    const float expected = std::min(huge, LogSum::kLargestScore);
+    EXPECT_NEAR(up.value() / expected, 1.0f, 1e-6f) << huge;
     expect_same_bits(sum_of({1.0f, -huge, -2.0f}), sum_of({-2.0f, 1.0f}));
   }
   expect_same_bits(sum_of({1.0f, std::numeric_limits<float>::quiet_NaN()}), sum_of({1.0f}));

@@ -1,0 +1,73 @@
+#include "core/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+
+namespace ringmark {
+namespace {
+
+AttentionProblem usual() {
+  AttentionProblem problem;
+  problem.tokens = 100;
+  problem.heads = 4;
+  problem.kv_heads = 2;
+  return problem;
+}
+
+// The refusal is bad input and names the field and the value.
+void expect_refused(const std::function<void()>& check, const std::string& field, const std::string& value) {
+  try {
+    check();
+    ADD_FAILURE() << field << " = " << value << " was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    const std::string text = error.what();
+    EXPECT_NE(text.find(field), std::string::npos) << text;
+    EXPECT_NE(text.find(value), std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+}
+
+// bugs.md 11: 0, negative and non-finite settings are refused, not interpreted.
+TEST(AttentionProblem, refuses_what_it_cannot_mean) {
+  const auto refuse = [](auto change, const char* field, const char* value) {
+    AttentionProblem problem = usual();
+    change(problem);
+    expect_refused([&] { problem.validate(); }, field, value);
+  };
+  refuse([](auto& p) { p.tokens = 0; }, "tokens", "0");
+  refuse([](auto& p) { p.tokens = -5; }, "tokens", "-5");
+  refuse([](auto& p) { p.heads = 5; }, "heads", "5");
+  refuse([](auto& p) { p.kv_heads = 8; }, "kv_heads", "8");
+  refuse([](auto& p) { p.head_dim = 257; }, "head_dim", "257");
+  refuse([](auto& p) { p.chunk_size = 0; }, "chunk_size", "0");
+  refuse([](auto& p) { p.chunk_size = 1, p.landmark_slots = true; }, "chunk_size", "1");
+  refuse([](auto& p) { p.scale = 0.0f; }, "scale", "0");
+  refuse([](auto& p) { p.scale = -1.0f; }, "scale", "-1");
+  refuse([](auto& p) { p.scale = std::nanf(""); }, "scale", "nan");
+  refuse([](auto& p) { p.scale = INFINITY; }, "scale", "inf");
+  refuse([](auto& p) { p.cu_seqlens = {1, 100}; }, "cu_seqlens[0]", "1");
+  refuse([](auto& p) { p.cu_seqlens = {0, 50, 40, 100}; }, "cu_seqlens[2]", "40");
+  refuse([](auto& p) { p.cu_seqlens = {0, 50}; }, "cu_seqlens", "50");
+  usual().validate();
+}
+
+TEST(AttentionPolicy, refuses_what_it_cannot_mean) {
+  const auto refuse = [](auto change, const char* field, const char* value) {
+    AttentionPolicy policy;
+    change(policy);
+    expect_refused([&] { policy.validate(usual()); }, field, value);
+  };
+  refuse([](auto& p) { p.window = -1; }, "window", "-1");
+  refuse([](auto& p) { p.topk = -1; }, "topk", "-1");
+  refuse([](auto& p) { p.topk = 4097; }, "topk", "4097");
+  refuse([](auto& p) { p.sinks = -1; }, "sinks", "-1");
+}
+
+}  // namespace
+}  // namespace ringmark
