@@ -1,0 +1,47 @@
+// One attention layer in a safetensors file: tensors q [N, H, d], k and v [N, Hkv, d], optionally landmark_q [N, H, d]
+// (retrieval queries; the row of a chunk's last slot is its landmark query) and cu_seqlens [documents + 1]; metadata
+// chunk_size, window, topk, sinks, scale, landmark_slots as defaults. Described in docs/formats.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "kvstore/safetensors_file.h"
+#include "partition/layout.h"
+#include "runtime/layer_shard.h"
+
+namespace ringmark::runtime {
+
+// What the caller fixes; the rest comes from the file's metadata, then from the defaults of core/problem.h.
+struct LayerOverrides {
+  std::optional<std::int64_t> chunk_size, window, topk, sinks;
+  std::optional<double> scale;
+  std::optional<std::vector<std::int64_t>> cu_seqlens;
+};
+
+class LayerFile {
+ public:
+  // Throws Error(kBadInput): unreadable or malformed file, missing tensor, dtypes or shapes that do not fit together,
+  // metadata that is no number. Nothing but the header is read.
+  LayerFile(const std::string& path, const LayerOverrides& overrides);
+
+  // Validated.
+  const AttentionProblem& problem() const { return problem_; }
+  // Scorer is the caller's; the rest is from the file.
+  const AttentionPolicy& policy() const { return policy_; }
+  bool has_retrieval_queries() const { return has_retrieval_queries_; }
+
+  // The rank's rows. Throws Error(kBadInput) naming the tensor and the token of a value that is NaN or infinite.
+  LayerShard load(const partition::Layout& layout, RankId rank) const;
+
+ private:
+  kvstore::SafetensorsFile file_;
+  AttentionProblem problem_;
+  AttentionPolicy policy_;
+  bool has_retrieval_queries_ = false;
+};
+
+}  // namespace ringmark::runtime

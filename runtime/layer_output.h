@@ -1,0 +1,26 @@
+// The result of a prefill as a safetensors file: o [N, H, d] F32, lse [N, H] F32 and, if asked for, topk_chunks
+// [N, Hkv, K] I32 (ids ascending, -1 unused), in token order whatever the layout. Described in docs/formats.md.
+#pragma once
+
+#include <string>
+
+#include "comm/communicator.h"
+#include "core/problem.h"
+#include "partition/layout.h"
+#include "runtime/prefill.h"
+
+namespace ringmark::runtime {
+
+struct OutputFile {
+  std::string path;
+  bool with_chunks = false;
+};
+
+// Throws Error when the file could not be written as things stand: folder, permissions, space. Leaves nothing behind.
+void check_output(const OutputFile& file, const AttentionProblem& problem, const AttentionPolicy& policy);
+
+// Collective: every rank writes its rows; the file appears whole or not at all.
+void write_output(comm::Communicator& communicator, const OutputFile& file, const AttentionProblem& problem,
+                  const AttentionPolicy& policy, const partition::Layout& layout, const PrefillResult& result);
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,36 @@
+// What a rank will hold, before anything of it is allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "partition/layout.h"
+#include "runtime/merge_strategy.h"
+#include "runtime/prefill.h"
+
+namespace ringmark::runtime {
+
+struct MemoryItem {
+  std::string name;
+  std::int64_t bytes = 0;
+};
+
+struct MemoryPlan {
+  std::vector<MemoryItem> items;
+  std::int64_t total() const;
+};
+
+// `merge` is the strategy that will be used.
+MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
+                       RankId rank, bool has_retrieval_queries, Merge merge, const PrefillOptions& options);
+
+// The fp64 reference holds the whole layer on every rank.
+MemoryPlan plan_reference_memory(const AttentionProblem& problem, const AttentionPolicy& policy,
+                                 const partition::Layout& layout, RankId rank);
+
+// Throws Error(kEnvironment) with the number needed, the limit and the largest items when the plan is over `limit`.
+void check_memory(const MemoryPlan& plan, std::int64_t limit, RankId rank);
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,246 @@
+#include "runtime/prefill.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/attend_chunks.h"
+#include "kernels/attend_window.h"
+#include "kernels/landmarks.h"
+#include "kvstore/block_store.h"
+#include "kvstore/landmark_table.h"
+#include "partition/sequence_grid.h"
+#include "runtime/fetch_plan.h"
+#include "runtime/landmark_fetcher.h"
+#include "runtime/selector.h"
+#include "runtime/wave_fetcher.h"
+
+namespace ringmark::runtime {
+namespace {
+
+using kernels::BlockTable;
+using kernels::Selection;
+using kvstore::BlockStore;
+using kvstore::LandmarkTable;
+using partition::SequenceGrid;
+
+// Regions of the transport, in the order in which they are exposed.
+constexpr int kBlockRegion = 0;
+constexpr int kLandmarkRegion = 1;
+
+// The landmark query of every chunk of the shard: the retrieval query at the chunk's last slot.
+std::vector<std::byte> landmark_rows(const SequenceGrid& grid, const partition::Layout& layout,
+                                     const std::vector<ChunkId>& chunks, const RowsView& retrieval) {
+  const std::int64_t row_bytes = retrieval.heads * retrieval.head_dim * size_of(retrieval.dtype);
+  std::vector<std::byte> rows(chunks.size() * static_cast<std::size_t>(row_bytes));
+  for (std::size_t n = 0; n < chunks.size(); ++n) {
+    const std::int64_t last_row = layout.first_row(chunks[n]) + grid.tokens_of(chunks[n]).size() - 1;
+    std::memcpy(rows.data() + n * static_cast<std::size_t>(row_bytes), retrieval.row(last_row, 0),
+                static_cast<std::size_t>(row_bytes));
+  }
+  return rows;
+}
+
+// Window and sink blocks. Queries of one chunk with the same window start need the same blocks.
+RowNeeds window_needs(const AttentionProblem& problem, const SequenceGrid& grid, const std::vector<TokenId>& tokens) {
+  return [&problem, &grid, &tokens, last = Range<ChunkId>{ChunkId(-1), ChunkId(-1)}](
+             std::int64_t row, std::vector<BlockId>& needs) mutable {
+    const TokenId query = tokens[static_cast<std::size_t>(row)];
+    const Range<TokenId> window = grid.window_of(query);
+    const Range<ChunkId> chunks{grid.chunk_of(window.begin), grid.chunk_of(query) + 1};
+    if (chunks == last) return false;
+    last = chunks;
+    const Range<TokenId> sinks = grid.sinks_of(query);
+    const auto add = [&](Range<ChunkId> range) {
+      for (ChunkId chunk = range.begin; chunk < range.end; ++chunk) {
+        for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) needs.push_back({chunk, kv_head});
+      }
+    };
+    if (!sinks.empty()) add({grid.chunk_of(sinks.begin), grid.chunk_of(sinks.end - 1) + 1});
+    add(chunks);
+    return true;
+  };
+}
+
+RowNeeds chosen_needs(const Selection& selection) {
+  return [&selection](std::int64_t row, std::vector<BlockId>& needs) {
+    const auto slots = static_cast<std::size_t>(selection.kv_heads * selection.topk);
+    const std::int32_t* all = selection.chunks.data() + row * static_cast<std::int64_t>(slots);
+    if (row > 0 && std::equal(all, all + slots, all - slots)) return false;
+    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+      for (const std::int32_t chunk : selection.chosen(row, kv_head)) needs.push_back({ChunkId(chunk), kv_head});
+    }
+    return true;
+  };
+}
+
+std::vector<ChunkId> chosen_in(const Selection& selection, RowRange rows) {
+  std::vector<ChunkId> chunks;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+      for (const std::int32_t chunk : selection.chosen(row, kv_head)) chunks.emplace_back(chunk);
+    }
+  }
+  std::sort(chunks.begin(), chunks.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+  return chunks;
+}
+
+class Prefill {
+ public:
+  Prefill(comm::Communicator& communicator, comm::BlockTransport& transport, const AttentionProblem& problem,
+          const AttentionPolicy& policy, const partition::Layout& layout, LayerShard& shard,
+          const PrefillOptions& options, ProgressSink& progress)
+      : communicator_(communicator),
+        transport_(transport),
+        problem_(problem),
+        policy_(policy),
+        layout_(layout),
+        rank_(communicator.rank()),
+        shard_(shard),
+        options_(options),
+        progress_(progress),
+        grid_(problem, policy),
+        tokens_(layout.tokens_of(rank_)),
+        table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads) {}
+
+  PrefillResult run() {
+    store_blocks();                                // K, V of my chunks, in memory that peers may read
+    LandmarkTable landmarks = build_landmarks();   // k', b' per chunk and head
+    transport_.publish();                          // from here on peers read
+    attend_window();                               // O, lse of the local window and the sinks
+    result_.selection = select_chunks(landmarks);  // global top-K, independent of the rank count
+    attend_chunks(landmarks);                      // only the chosen blocks move; hierarchical softmax
+    transport_.retire();                           // nobody reads any more
+    return std::move(result_);
+  }
+
+ private:
+  void store_blocks() {
+    const auto span = result_.clock.time("landmarks");
+    const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
+    const BlockStore blocks(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(),
+                            transport_.expose(BlockStore::bytes_of(problem_, chunks)));
+    shard_.release_keys_and_values();
+    blocks.list_in(table_);
+  }
+
+  LandmarkTable build_landmarks() {
+    const auto span = result_.clock.time("landmarks");
+    const auto shape = kernels::LandmarkShape::of(problem_, policy_.scorer);
+    const std::vector<ChunkId>& chunks = layout_.chunks_of(rank_);
+    const auto owned = static_cast<std::int64_t>(policy_.selects() ? chunks.size() : 0);
+    const comm::Bytes arena =
+        transport_.expose(LandmarkTable::bytes_of(shape, static_cast<std::int64_t>(chunks.size())));
+    LandmarkTable landmarks(shape, grid_, layout_, rank_, arena);
+    if (owned == 0) return landmarks;
+    std::fill(landmarks.own_records().begin(), landmarks.own_records().end(), 0.0f);
+    const RowsView retrieval = shard_.retrieval_queries();
+    const std::vector<std::byte> rows = landmark_rows(grid_, layout_, chunks, retrieval);
+    kernels::build_landmarks(problem_, policy_.scorer, grid_, chunks,
+                             {rows.data(), retrieval.dtype, owned, retrieval.heads, retrieval.head_dim}, table_,
+                             landmarks.own_records(), options_.threads);
+    return landmarks;
+  }
+
+  void attend_window() {
+    // A row that no kernel wrote must not look like a result.
+    constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
+    result_.out.assign(static_cast<std::size_t>(shard_.rows() * problem_.heads * problem_.head_dim), kUnwritten);
+    result_.lse.assign(static_cast<std::size_t>(shard_.rows() * problem_.heads), kUnwritten);
+    const FetchPlan plan = make_plan(window_needs(problem_, grid_, tokens_));
+    in_waves(
+        "window", plan, [](RowRange) {}, [] {},
+        [&](RowRange rows) {
+          kernels::attend_window(problem_, grid_, shard_.queries(), tokens_, rows, table_, out(), lse(),
+                                 options_.threads);
+        });
+  }
+
+  Selection select_chunks(LandmarkTable& landmarks) {
+    const auto span = result_.clock.time("select");
+    const MergeCost cost = merge_cost(problem_, policy_, layout_);
+    result_.merge = choose_merge(options_.merge, cost, options_.table_budget);
+    if (policy_.selects()) {
+      result_.bytes_merged = result_.merge == Merge::kLandmarks ? cost.landmark_bytes : cost.score_bytes;
+    }
+    const RowsView queries = policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
+    return runtime::select_chunks(communicator_,
+                                  {problem_, policy_, grid_, layout_, tokens_, queries, result_.lse, options_.threads},
+                                  landmarks, result_.merge, progress_);
+  }
+
+  void attend_chunks(const LandmarkTable& landmarks) {
+    if (!policy_.selects()) return;
+    const RowsView retrieval = policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
+    kernels::LandmarkRecords records = landmarks.records();
+    LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
+    const FetchPlan plan = make_plan(chosen_needs(result_.selection));
+    in_waves(
+        "attend", plan, [&](RowRange rows) { record_fetcher.start(chosen_in(result_.selection, rows)); },
+        [&] { record_fetcher.wait(); },
+        [&](RowRange rows) {
+          kernels::attend_chunks(problem_, grid_, shard_.queries(), retrieval, result_.selection, rows, table_, records,
+                                 out(), lse(), options_.threads);
+        });
+    result_.bytes_merged += record_fetcher.bytes();
+  }
+
+  FetchPlan make_plan(const RowNeeds& needs) {
+    const auto span = result_.clock.time("plan");
+    FetchPlan plan = plan_fetch(problem_, layout_, rank_, shard_.rows(), needs, options_.fetch_budget);
+    result_.bytes_fetched += plan.blocks * table_.shape().bytes();
+    return plan;
+  }
+
+  // The next wave is fetched while the current one is attended.
+  template <class Start, class Wait, class Work>
+  void in_waves(std::string_view stage, const FetchPlan& plan, Start&& start_more, Wait&& wait_more, Work&& work) {
+    WaveFetcher fetcher(transport_, kBlockRegion, plan, table_);
+    const auto start = [&](std::size_t wave) {
+      fetcher.start(wave);
+      start_more(plan.waves[wave].rows);
+    };
+    progress_.begin(stage, shard_.rows());
+    for (std::size_t wave = 0; wave < plan.waves.size(); ++wave) {
+      {
+        const auto span = result_.clock.time("fetch");
+        if (wave == 0) start(0);
+        fetcher.wait();
+        wait_more();
+        if (wave + 1 < plan.waves.size()) start(wave + 1);
+      }
+      const auto span = result_.clock.time(stage);
+      work(plan.waves[wave].rows);
+      progress_.advance(plan.waves[wave].rows.end);
+    }
+    progress_.end();
+  }
+
+  TensorView<float, 3> out() { return {result_.out.data(), {shard_.rows(), problem_.heads, problem_.head_dim}}; }
+  TensorView<float, 2> lse() { return {result_.lse.data(), {shard_.rows(), problem_.heads}}; }
+
+  comm::Communicator& communicator_;
+  comm::BlockTransport& transport_;
+  const AttentionProblem& problem_;
+  const AttentionPolicy& policy_;
+  const partition::Layout& layout_;
+  RankId rank_;
+  LayerShard& shard_;
+  const PrefillOptions& options_;
+  ProgressSink& progress_;
+  SequenceGrid grid_;
+  std::vector<TokenId> tokens_;
+  BlockTable table_;
+  PrefillResult result_;
+};
+
+}  // namespace
+
+PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,
+                      const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
+                      LayerShard& shard, const PrefillOptions& options, ProgressSink& progress) {
+  return Prefill(communicator, transport, problem, policy, layout, shard, options, progress).run();
+}
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,43 @@
+// Prefill of one layer: every query of this rank attends its window exactly and its global top-K chunks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "comm/block_transport.h"
+#include "comm/communicator.h"
+#include "core/problem.h"
+#include "kernels/select_chunks.h"
+#include "partition/layout.h"
+#include "runtime/layer_shard.h"
+#include "runtime/merge_strategy.h"
+#include "runtime/progress_sink.h"
+#include "runtime/stage_clock.h"
+
+namespace ringmark::runtime {
+
+struct PrefillOptions {
+  Merge merge = Merge::kAuto;
+  std::int64_t fetch_budget = std::int64_t{64} << 20;  // bytes of received blocks held at once
+  std::int64_t table_budget = std::int64_t{1} << 30;   // gathered landmark table, for Merge::kAuto
+  int threads = 1;
+};
+
+struct PrefillResult {
+  std::vector<float> out;          // [rows, H, d]
+  std::vector<float> lse;          // [rows, H] natural log of the mixture's normaliser
+  kernels::Selection selection;    // [rows, Hkv, K]
+  Merge merge = Merge::kAuto;      // what was used
+  std::int64_t bytes_fetched = 0;  // K and V bytes this rank received: window halo and chosen blocks
+  std::int64_t bytes_merged = 0;   // landmark tables, or visiting queries, score lists and chosen records
+  StageClock clock;                // landmarks, window, select, fetch (time not hidden by work), attend
+};
+
+// Collective. `shard` holds the rows of this rank in the order of `layout`; its K and V are moved into the block store
+// and released. Throws Error(kPeer) when a peer misses a deadline.
+PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,
+                      const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
+                      LayerShard& shard, const PrefillOptions& options, ProgressSink& progress);
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,61 @@
+#include "runtime/reference_prefill.h"
+
+#include <cstring>
+
+#include "kernels/reference/attention.h"
+
+namespace ringmark::runtime {
+namespace {
+
+// The rows of all ranks in token order.
+std::vector<double> gather_rows(comm::Communicator& communicator, const partition::Layout& layout, std::int64_t tokens,
+                                const RowsView& own) {
+  const std::int64_t row_bytes = own.heads * own.head_dim * size_of(own.dtype);
+  std::vector<std::vector<std::byte>> shards;
+  std::vector<comm::Bytes> all;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    shards.emplace_back(static_cast<std::size_t>(layout.token_count(RankId(rank)) * row_bytes));
+  }
+  for (auto& shard : shards) all.emplace_back(shard);
+  communicator.all_gather("gather the layer", {own.data, static_cast<std::size_t>(own.bytes())}, all);
+
+  std::vector<std::byte> sequence(static_cast<std::size_t>(tokens * row_bytes));
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const std::byte* next = shards[static_cast<std::size_t>(rank)].data();
+    for (const Range<TokenId>& run : layout.token_runs(RankId(rank))) {
+      const auto bytes = static_cast<std::size_t>(run.size() * row_bytes);
+      std::memcpy(sequence.data() + run.begin.value() * row_bytes, next, bytes);
+      next += bytes;
+    }
+  }
+  return kernels::reference::widen({sequence.data(), own.dtype, tokens, own.heads, own.head_dim});
+}
+
+std::vector<float> round_to_float(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+
+}  // namespace
+
+PrefillResult reference_prefill(comm::Communicator& communicator, const AttentionProblem& problem,
+                                const AttentionPolicy& policy, const partition::Layout& layout, const LayerShard& shard,
+                                int threads) {
+  PrefillResult result;
+  kernels::reference::Layer layer{problem, policy, {}, {}, {}, {}};
+  {
+    const auto span = result.clock.time("fetch");
+    layer.q = gather_rows(communicator, layout, problem.tokens, shard.queries());
+    layer.retrieval_q = gather_rows(communicator, layout, problem.tokens, shard.retrieval_queries());
+    layer.k = gather_rows(communicator, layout, problem.tokens, shard.keys());
+    layer.v = gather_rows(communicator, layout, problem.tokens, shard.values());
+  }
+  const auto span = result.clock.time("attend");
+  const std::vector<TokenId> tokens = layout.tokens_of(RankId(communicator.rank()));
+  kernels::reference::Result reference = kernels::reference::attend(layer, tokens, threads);
+  result.out = round_to_float(reference.out);
+  result.lse = round_to_float(reference.lse);
+  result.selection = std::move(reference.selection);
+  const auto remote_tokens = problem.tokens - static_cast<std::int64_t>(tokens.size());
+  result.bytes_fetched = remote_tokens * problem.kv_heads * problem.head_dim * 2 * size_of(problem.dtype);
+  return result;
+}
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,178 @@
+#include "runtime/selector.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "kernels/score_chunks.h"
+
+namespace ringmark::runtime {
+namespace {
+
+using kernels::Candidate;
+using kernels::CandidateLists;
+using kernels::LogSum;
+using kernels::PackedLandmarks;
+using kernels::Selection;
+
+// Rows scored at a time: bounds the candidate lists that exist at once.
+constexpr std::int64_t kTileRows = 4096;
+// Rows of one rank that visit the others at a time under `scores`.
+constexpr std::int64_t kVisitingRows = 1024;
+
+std::span<const float> lse_of(const SelectorInput& input, RowRange rows) {
+  const std::int64_t heads = input.problem.heads;
+  return input.lse_window.subspan(static_cast<std::size_t>(rows.begin * heads),
+                                  static_cast<std::size_t>(rows.size() * heads));
+}
+
+CandidateLists score(const SelectorInput& input, const RowsView& queries, std::span<const TokenId> tokens,
+                     const PackedLandmarks& landmarks) {
+  return kernels::score_chunks(input.problem, input.policy, input.grid, queries, tokens, landmarks, input.threads);
+}
+
+void select_with_all_landmarks(const SelectorInput& input, const PackedLandmarks& landmarks, Selection& selection,
+                               ProgressSink& progress) {
+  const auto rows = static_cast<std::int64_t>(input.tokens.size());
+  for (std::int64_t begin = 0; begin < rows; begin += kTileRows) {
+    const RowRange tile{begin, std::min(rows, begin + kTileRows)};
+    const CandidateLists lists =
+        score(input, input.queries.slice(tile.begin, tile.end),
+              input.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(tile.size())), landmarks);
+    kernels::select_chunks({&lists, 1}, lse_of(input, tile), tile.begin, selection, input.threads);
+    progress.advance(tile.end);
+  }
+}
+
+// One round of the `scores` merge: which rows of each rank visit, back to back in rank order.
+struct Visit {
+  std::vector<RowRange> rows;       // by rank, local rows
+  std::vector<std::int64_t> first;  // by rank, position of its rows among all visitors
+  std::vector<TokenId> tokens;      // of all visitors
+  std::vector<std::byte> queries;   // of all visitors
+};
+
+class ScoresMerge {
+ public:
+  ScoresMerge(comm::Communicator& communicator, const SelectorInput& input, const PackedLandmarks& landmarks)
+      : communicator_(communicator), input_(input), landmarks_(landmarks) {
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+      tokens_of_.push_back(input.layout.tokens_of(RankId(rank)));
+      rows_at_most_ = std::max(rows_at_most_, static_cast<std::int64_t>(tokens_of_.back().size()));
+    }
+  }
+
+  void run(Selection& selection, ProgressSink& progress) {
+    for (std::int64_t begin = 0; begin < rows_at_most_; begin += kVisitingRows) {
+      const Visit visit = gather_queries(begin);
+      const RowRange mine = visit.rows[static_cast<std::size_t>(communicator_.rank())];
+      const std::vector<CandidateLists> parts = exchange_lists(visit);
+      kernels::select_chunks(parts, lse_of(input_, mine), mine.begin, selection, input_.threads);
+      progress.advance(mine.end);
+    }
+  }
+
+ private:
+  Visit gather_queries(std::int64_t begin) const {
+    Visit visit;
+    for (const auto& tokens : tokens_of_) {
+      const auto rows = static_cast<std::int64_t>(tokens.size());
+      const RowRange range{std::min(begin, rows), std::min(begin + kVisitingRows, rows)};
+      visit.rows.push_back(range);
+      visit.first.push_back(static_cast<std::int64_t>(visit.tokens.size()));
+      visit.tokens.insert(visit.tokens.end(), tokens.begin() + range.begin, tokens.begin() + range.end);
+    }
+    const auto row_bytes =
+        static_cast<std::size_t>(input_.problem.heads * input_.problem.head_dim * size_of(input_.problem.dtype));
+    visit.queries.resize(visit.tokens.size() * row_bytes);
+    std::vector<comm::Bytes> all;
+    for (std::size_t rank = 0; rank < visit.rows.size(); ++rank) {
+      all.push_back(comm::Bytes(visit.queries)
+                        .subspan(static_cast<std::size_t>(visit.first[rank]) * row_bytes,
+                                 static_cast<std::size_t>(visit.rows[rank].size()) * row_bytes));
+    }
+    const RowRange mine = visit.rows[static_cast<std::size_t>(communicator_.rank())];
+    const RowsView own = input_.queries.slice(mine.begin, mine.end);
+    communicator_.all_gather("gather queries", {own.data, static_cast<std::size_t>(own.bytes())}, all);
+    return visit;
+  }
+
+  // Scores all visitors against the own landmarks and sends each list home; returns one part a rank for the own rows.
+  std::vector<CandidateLists> exchange_lists(const Visit& visit) const {
+    const std::int64_t heads = input_.problem.heads;
+    const std::int64_t topk = input_.policy.topk;
+    const RowsView queries{visit.queries.data(), input_.problem.dtype, static_cast<std::int64_t>(visit.tokens.size()),
+                           heads, input_.problem.head_dim};
+    const CandidateLists scored = score(input_, queries, visit.tokens, landmarks_);
+    const std::int64_t own_rows = visit.rows[static_cast<std::size_t>(communicator_.rank())].size();
+    std::vector<CandidateLists> parts;
+    std::vector<comm::ConstBytes> send_candidates, send_sums;
+    for (std::size_t rank = 0; rank < visit.rows.size(); ++rank) {
+      parts.emplace_back(own_rows, heads, topk);
+      const auto first = static_cast<std::size_t>(visit.first[rank] * heads);
+      const auto count = static_cast<std::size_t>(visit.rows[rank].size() * heads);
+      const auto k = static_cast<std::size_t>(topk);
+      send_candidates.push_back(std::as_bytes(std::span(scored.candidates).subspan(first * k, count * k)));
+      send_sums.push_back(std::as_bytes(std::span(scored.sums).subspan(first, count)));
+    }
+    std::vector<comm::Bytes> receive_candidates, receive_sums;
+    for (CandidateLists& part : parts) {
+      receive_candidates.push_back(std::as_writable_bytes(std::span(part.candidates)));
+      receive_sums.push_back(std::as_writable_bytes(std::span(part.sums)));
+    }
+    communicator_.all_to_all("gather score lists", send_candidates, receive_candidates);
+    communicator_.all_to_all("gather score sums", send_sums, receive_sums);
+    return parts;
+  }
+
+  comm::Communicator& communicator_;
+  const SelectorInput& input_;
+  const PackedLandmarks& landmarks_;
+  std::vector<std::vector<TokenId>> tokens_of_;
+  std::int64_t rows_at_most_ = 0;
+};
+
+}  // namespace
+
+MergeCost merge_cost(const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout) {
+  const auto shape = kernels::LandmarkShape::of(problem, policy.scorer);
+  std::int64_t chunks = 0, most_tokens = 0;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    chunks += static_cast<std::int64_t>(layout.chunks_of(RankId(rank)).size());
+    most_tokens = std::max(most_tokens, layout.token_count(RankId(rank)));
+  }
+  const std::int64_t others = layout.ranks() - 1;
+  const std::int64_t query_bytes = problem.head_dim * size_of(problem.dtype);
+  const std::int64_t list_bytes =
+      policy.topk * static_cast<std::int64_t>(sizeof(Candidate)) + static_cast<std::int64_t>(sizeof(LogSum));
+  MergeCost cost;
+  cost.table_bytes = kvstore::LandmarkTable::bytes_of(shape, chunks);
+  cost.landmark_bytes = kvstore::LandmarkTable::bytes_of(shape, chunks - chunks / layout.ranks());
+  cost.score_bytes = most_tokens * problem.heads * others * (query_bytes + list_bytes);
+  return cost;
+}
+
+Merge choose_merge(Merge asked, const MergeCost& cost, std::int64_t table_budget) {
+  if (asked != Merge::kAuto) return asked;
+  const bool fits = cost.table_bytes <= table_budget;
+  return fits && cost.landmark_bytes <= cost.score_bytes ? Merge::kLandmarks : Merge::kScores;
+}
+
+Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input, kvstore::LandmarkTable& landmarks,
+                        Merge merge, ProgressSink& progress) {
+  require(merge != Merge::kAuto, "the merge strategy has been chosen");
+  const auto rows = static_cast<std::int64_t>(input.tokens.size());
+  Selection selection(rows, input.problem.kv_heads, input.policy.selects() ? input.policy.topk : 0);
+  if (!input.policy.selects()) return selection;
+  progress.begin("select", rows);
+  if (merge == Merge::kLandmarks) {
+    landmarks.gather(communicator);
+    select_with_all_landmarks(input, landmarks.pack(), selection, progress);
+  } else {
+    const PackedLandmarks own = landmarks.pack();
+    ScoresMerge(communicator, input, own).run(selection, progress);
+  }
+  progress.end();
+  return selection;
+}
+
+}  // namespace ringmark::runtime

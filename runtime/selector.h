@@ -1,0 +1,49 @@
+// The global choice of chunks for this rank's queries, by one of two strategies with the same result:
+//     landmarks   every rank gathers all landmark tables and scores its own queries against them
+//     scores      landmarks stay sharded; the queries of a tile visit all ranks, each scores its own landmarks, and the
+//                 per-head score lists (with their LogSums) are gathered by the owner of the query
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "comm/communicator.h"
+#include "core/ids.h"
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "kernels/select_chunks.h"
+#include "kvstore/landmark_table.h"
+#include "partition/layout.h"
+#include "partition/sequence_grid.h"
+#include "runtime/merge_strategy.h"
+#include "runtime/progress_sink.h"
+
+namespace ringmark::runtime {
+
+// Bytes a rank receives under each strategy, and whether the gathered table fits `table_budget`.
+struct MergeCost {
+  std::int64_t landmark_bytes = 0;  // the other ranks' records
+  std::int64_t score_bytes = 0;     // visiting queries and the lists that come back
+  std::int64_t table_bytes = 0;     // the whole table, as held under `landmarks`
+};
+MergeCost merge_cost(const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout);
+
+// kAuto becomes the strategy that moves fewer bytes, unless its table would not fit.
+Merge choose_merge(Merge asked, const MergeCost& cost, std::int64_t table_budget);
+
+struct SelectorInput {
+  const AttentionProblem& problem;
+  const AttentionPolicy& policy;
+  const partition::SequenceGrid& grid;
+  const partition::Layout& layout;
+  std::span<const TokenId> tokens;    // [rows] of this rank
+  RowsView queries;                   // [rows, H, d] the queries that score (retrieval queries for hils)
+  std::span<const float> lse_window;  // [rows, H]
+  int threads = 1;
+};
+
+// Collective. Throws Error(kPeer) when a peer misses a deadline.
+kernels::Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input,
+                                 kvstore::LandmarkTable& landmarks, Merge merge, ProgressSink& progress);
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,126 @@
+#include "tests/runtime/prefill_checks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "partition/sequence_grid.h"
+
+namespace ringmark::test {
+namespace {
+
+runtime::PrefillOptions options_of(const Route& route, std::int64_t fetch_budget = std::int64_t{64} << 20) {
+  runtime::PrefillOptions options;
+  options.merge = route.merge;
+  options.fetch_budget = fetch_budget;
+  return options;
+}
+
+bool flip_one_bit_of_each(std::vector<std::byte>& tensor, std::int64_t token, std::int64_t tokens) {
+  const auto row_bytes = static_cast<std::int64_t>(tensor.size()) / tokens;
+  // The sign of every element: a large change that stays finite in every dtype.
+  for (std::int64_t byte = 1; byte < row_bytes; byte += 2)
+    tensor[static_cast<std::size_t>(token * row_bytes + byte)] ^= std::byte{0x80};
+  return !tensor.empty();
+}
+
+}  // namespace
+
+std::string describe(const Route& route) {
+  std::ostringstream text;
+  text << partition::name_of(route.balance) << " " << runtime::name_of(route.merge) << " transport "
+       << static_cast<int>(route.transport);
+  return text.str();
+}
+
+std::vector<Route> routes(comm::TransportChoice transport) {
+  std::vector<Route> all;
+  for (const auto balance : {partition::Balance::kContiguous, partition::Balance::kZigzag}) {
+    for (const auto merge : {runtime::Merge::kScores, runtime::Merge::kLandmarks}) {
+      all.push_back({balance, merge, transport});
+    }
+  }
+  return all;
+}
+
+std::uint64_t check_golden(comm::Communicator& communicator, const GoldenLayer& golden, const Route& route) {
+  const TestLayer& layer = golden.layer;
+  const GatheredResult result = run_prefill(communicator, route.transport, layer, route.balance, options_of(route));
+  EXPECT_LE(max_difference(result.out, golden.out), 5e-5) << describe(route);
+  EXPECT_LE(max_difference(result.lse, golden.lse), 5e-5) << describe(route);
+  std::int64_t different = 0;
+  const auto topk = static_cast<std::size_t>(layer.policy.topk);
+  for (std::size_t row = 0; row < golden.margin.size(); ++row) {
+    if (!(golden.margin[row] > 1e-4)) continue;
+    different += !std::equal(result.chunks.begin() + static_cast<std::ptrdiff_t>(row * topk),
+                             result.chunks.begin() + static_cast<std::ptrdiff_t>((row + 1) * topk),
+                             golden.chunks.begin() + static_cast<std::ptrdiff_t>(row * topk));
+  }
+  EXPECT_EQ(different, 0) << describe(route);
+  return result.digest;
+}
+
+std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,
+                                      const kernels::reference::Result& reference, const Route& route,
+                                      std::int64_t fetch_budget) {
+  const GatheredResult result =
+      run_prefill(communicator, route.transport, layer, route.balance, options_of(route, fetch_budget));
+  const std::int64_t group = layer.problem.group();
+  const std::int64_t topk = reference.selection.topk;
+  const std::string what = describe(layer) + " ranks=" + std::to_string(communicator.size()) + " " + describe(route);
+  double worst = 0.0;
+  for (std::int64_t row = 0; row < layer.problem.tokens; ++row) {
+    for (std::int64_t g = 0; g < layer.problem.kv_heads; ++g) {
+      const std::int64_t at = row * layer.problem.kv_heads + g;
+      const auto slots = reference.selection.slots(row, g);
+      const bool same = std::equal(slots.begin(), slots.end(), result.chunks.begin() + at * topk);
+      const double margin = reference.margin[static_cast<std::size_t>(at)];
+      if (!same) {
+        EXPECT_FALSE(margin > 1e-4 || margin == 0.0) << what << " row " << row << " margin " << margin;
+        continue;
+      }
+      for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
+        const auto head = static_cast<std::size_t>(row * layer.problem.heads + h);
+        const auto d = static_cast<std::size_t>(layer.problem.head_dim);
+        const std::vector<float> out(result.out.begin() + static_cast<std::ptrdiff_t>(head * d),
+                                     result.out.begin() + static_cast<std::ptrdiff_t>((head + 1) * d));
+        const std::vector<double> want(reference.out.begin() + static_cast<std::ptrdiff_t>(head * d),
+                                       reference.out.begin() + static_cast<std::ptrdiff_t>((head + 1) * d));
+        worst = std::max(worst, max_difference(out, want));
+        worst = std::max(worst, max_difference({result.lse[head]}, {reference.lse[head]}));
+      }
+    }
+  }
+  EXPECT_LE(worst, 5e-5) << what;
+  return result.digest;
+}
+
+void check_probe(comm::Communicator& communicator, const TestLayer& layer, TokenId token, const Route& route) {
+  const partition::SequenceGrid grid(layer.problem, layer.policy);
+  TestLayer perturbed = layer;
+  for (auto* tensor : {&perturbed.q, &perturbed.retrieval_q, &perturbed.k, &perturbed.v}) {
+    if (!tensor->empty()) flip_one_bit_of_each(*tensor, token.value(), layer.problem.tokens);
+  }
+  const auto options = options_of(route);
+  const GatheredResult before = run_prefill(communicator, route.transport, layer, route.balance, options);
+  const GatheredResult after = run_prefill(communicator, route.transport, perturbed, route.balance, options);
+  const std::int64_t width = layer.problem.heads * layer.problem.head_dim;
+  const Range<TokenId> document = grid.document_of(token).tokens;
+  for (TokenId row(0); row < TokenId(layer.problem.tokens); ++row) {
+    const auto begin = static_cast<std::ptrdiff_t>(row.value() * width);
+    const bool changed =
+        !std::equal(before.out.begin() + begin, before.out.begin() + begin + width, after.out.begin() + begin);
+    const std::string what = describe(layer) + " " + describe(route) + " token " + std::to_string(token.value()) +
+                             " row " + std::to_string(row.value());
+    if (row < token || !document.contains(row)) {
+      EXPECT_FALSE(changed) << what << " must not see the token";
+    } else if (row == token ||
+               ((grid.window_of(row).contains(token) || grid.sinks_of(row).contains(token)) && grid.is_key(token))) {
+      EXPECT_TRUE(changed) << what << " must see the token";
+    }
+  }
+}
+
+}  // namespace ringmark::test

@@ -1,0 +1,41 @@
+// What prefill promises, as functions of a communicator: run with ranks as threads and, the same bodies, under mpirun.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/block_transport.h"
+#include "comm/communicator.h"
+#include "partition/layout.h"
+#include "runtime/merge_strategy.h"
+#include "tests/support/golden_layer.h"
+#include "tests/support/test_layer.h"
+
+namespace ringmark::test {
+
+struct Route {
+  partition::Balance balance = partition::Balance::kContiguous;
+  runtime::Merge merge = runtime::Merge::kAuto;
+  comm::TransportChoice transport = comm::TransportChoice::kAuto;
+};
+std::string describe(const Route& route);
+// contiguous and zigzag, times scores and landmarks.
+std::vector<Route> routes(comm::TransportChoice transport);
+
+// The golden layer: o within 2e-3 of the float64 result (the bar) and within 5e-5 (what fp32 gives), sets equal where
+// the margin is above 1e-4. Returns the selection digest: that of the first 2048 tokens is kGoldenDigest2048 on every
+// rank count, route and instruction set.
+inline constexpr std::uint64_t kGoldenDigest2048 = 0xf2296a08f26782a9ull;
+std::uint64_t check_golden(comm::Communicator& communicator, const GoldenLayer& golden, const Route& route);
+
+// A layer against the reference; sets equal where the reference's margin is above 1e-4 or exactly 0 (a tie). Rows whose
+// choice was too close are left out of the output check. Returns the digest.
+std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,
+                                      const kernels::reference::Result& reference, const Route& route,
+                                      std::int64_t fetch_budget = std::int64_t{64} << 20);
+
+// Perturbs one token and looks at which rows change: none before it, none in other documents, its own row, and every
+// row whose window or sinks hold it (bugs.md "probe", 15, 28, 30, 32, 35).
+void check_probe(comm::Communicator& communicator, const TestLayer& layer, TokenId token, const Route& route);
+
+}  // namespace ringmark::test

@@ -1,0 +1,59 @@
+// Layers for tests: a whole layer in memory, its shards, and a distributed run whose result is gathered in token order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/block_transport.h"
+#include "comm/communicator.h"
+#include "core/problem.h"
+#include "kernels/reference/attention.h"
+#include "partition/layout.h"
+#include "runtime/layer_shard.h"
+#include "runtime/prefill.h"
+
+namespace ringmark::test {
+
+struct TestLayer {
+  AttentionProblem problem;
+  AttentionPolicy policy;
+  std::vector<std::byte> q, retrieval_q, k, v;  // whole sequence; retrieval_q empty: same as q
+
+  runtime::LayerShard shard(const partition::Layout& layout, RankId rank) const;
+  kernels::reference::Layer widened() const;
+  std::vector<TokenId> tokens() const;
+};
+
+// N(0, 1) values. With `tied`, keys repeat every few chunks and queries every few tokens, so that scores tie exactly.
+TestLayer random_layer(const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed,
+                       bool tied = false);
+
+// Tokens [begin, end) as a layer of one document.
+TestLayer slice(const TestLayer& layer, std::int64_t begin, std::int64_t end);
+
+// A fetch budget that is just enough for any single row.
+std::int64_t needed_budget(const TestLayer& layer);
+
+// Everything in token order.
+struct GatheredResult {
+  std::vector<float> out;
+  std::vector<float> lse;
+  std::vector<std::int32_t> chunks;  // [N, Hkv, K]
+  std::uint64_t digest = 0;
+  std::int64_t bytes_fetched = 0;
+};
+
+// Collective. Output buffers of the engine are its own; fetch arenas, tables and lists are checked by their results.
+GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoice transport, const TestLayer& layer,
+                           partition::Balance balance, const runtime::PrefillOptions& options);
+
+kernels::reference::Result run_reference(const TestLayer& layer);
+
+// The largest difference, as is; NaN or a NaN difference counts as infinite.
+double max_difference(const std::vector<float>& got, const std::vector<double>& want);
+
+// One line that names the problem, for failure messages.
+std::string describe(const TestLayer& layer);
+
+}  // namespace ringmark::test
