@@ -1,0 +1,12 @@
+// The one line in which a command says why it failed.
+#pragma once
+
+#include <string>
+
+namespace ringmark::cluster {
+
+// Prints `ringmark: TEXT` on stderr. One line whatever the text quotes: a control character in a file name or a value
+// becomes '?'.
+void print_error(std::string text);
+
+}  // namespace ringmark::cluster

@@ -1,0 +1,87 @@
+#include "cluster/job.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "cluster/error_line.h"
+#include "comm/mpi_communicator.h"
+#include "comm/mpi_session.h"
+#include "comm/thread_ranks.h"
+#include "core/error.h"
+#include "runtime/agreement.h"
+
+namespace ringmark::cluster {
+namespace {
+
+struct Failure {
+  ExitCode code;
+  std::string text;  // empty: another rank says it
+  bool agreed;
+};
+
+// srun hides exit codes, so every failing rank leaves its own first cause.
+void leave_cause(const std::string& log_dir, int rank, const Failure& failure) {
+  if (log_dir.empty() || failure.text.empty()) return;
+  const nlohmann::json cause = {{"rank", rank}, {"exit_code", static_cast<int>(failure.code)}, {"error", failure.text}};
+  std::ofstream(fmt::format("{}/error.{}.json", log_dir, rank)) << cause.dump() << "\n";
+}
+
+void say(int rank, int ranks, const Failure& failure) {
+  if (failure.text.empty()) return;
+  print_error(ranks > 1 && !failure.agreed ? fmt::format("rank {}: {}", rank, failure.text) : failure.text);
+}
+
+// Runs the body and returns its failure, if any.
+std::unique_ptr<Failure> attempt(comm::Communicator& communicator,
+                                 const std::function<void(comm::Communicator&)>& body) {
+  try {
+    body(communicator);
+    return nullptr;
+  } catch (const runtime::AgreedError& error) {
+    return std::make_unique<Failure>(Failure{error.code(), error.what(), true});
+  } catch (const Error& error) {
+    return std::make_unique<Failure>(Failure{error.code(), error.what(), false});
+  } catch (const std::bad_alloc&) {
+    return std::make_unique<Failure>(Failure{ExitCode::kEnvironment, "out of memory", false});
+  } catch (const std::exception& error) {
+    return std::make_unique<Failure>(
+        Failure{ExitCode::kInternal, fmt::format("internal error: {}", error.what()), false});
+  }
+}
+
+int run_on(comm::Communicator& communicator, const JobOptions& options,
+           const std::function<void(comm::Communicator&)>& body) {
+  const std::unique_ptr<Failure> failure = attempt(communicator, body);
+  if (failure == nullptr) return 0;
+  say(communicator.rank(), communicator.size(), *failure);
+  leave_cause(options.log_dir, communicator.rank(), *failure);
+  if (!failure->agreed && communicator.size() > 1) communicator.abort(static_cast<int>(failure->code));
+  return static_cast<int>(failure->code);
+}
+
+}  // namespace
+
+// Set by mpirun, by srun --mpi=pmix, and by Slurm for several tasks (which MPI must then see, or the launch is
+// refused).
+bool launched_as_job() {
+  const char* tasks = std::getenv("SLURM_NTASKS");
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr ||
+         (tasks != nullptr && std::atoi(tasks) > 1);
+}
+
+int run_job(const JobOptions& options, const std::function<void(comm::Communicator&)>& body) {
+  if (!launched_as_job()) {
+    const std::unique_ptr<comm::Communicator> alone = comm::make_single_rank();
+    return run_on(*alone, options, body);
+  }
+  const comm::MpiSession session;
+  comm::MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = options.timeout});
+  return run_on(communicator, options, body);
+}
+
+}  // namespace ringmark::cluster

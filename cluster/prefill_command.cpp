@@ -1,0 +1,236 @@
+#include "cluster/prefill_command.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "cluster/host.h"
+#include "cluster/job.h"
+#include "cluster/prefill_options.h"
+#include "cluster/prefill_report.h"
+#include "cluster/progress.h"
+#include "kernels/cpu/isa.h"
+#include "runtime/agreement.h"
+#include "runtime/layer_file.h"
+#include "runtime/layer_output.h"
+#include "runtime/locality.h"
+#include "runtime/memory_plan.h"
+#include "runtime/planted_layer.h"
+#include "runtime/prefill.h"
+#include "runtime/reference_prefill.h"
+#include "runtime/selector.h"
+
+namespace ringmark::cluster {
+namespace {
+
+// Where the layer comes from: a file or the planted generator.
+class LayerSource {
+ public:
+  explicit LayerSource(const PrefillOptions& options) {
+    if (!options.planted) {
+      runtime::LayerOverrides overrides{options.chunk, options.window, options.topk, options.sinks, options.scale, {}};
+      if (!options.cu_seqlens.empty()) overrides.cu_seqlens = options.cu_seqlens;
+      file_ = std::make_unique<runtime::LayerFile>(options.input, overrides);
+      problem_ = file_->problem();
+      policy_ = file_->policy();
+      policy_.scorer = options.scorer;
+      return;
+    }
+    const PlantedOptions& planted = *options.planted;
+    problem_ = {
+        planted.tokens, planted.heads, planted.kv_heads,  planted.head_dim, options.chunk.value_or(64), planted.dtype,
+        1.0f,           true,          options.cu_seqlens};
+    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(planted.head_dim));
+    problem_.scale = static_cast<float>(options.scale.value_or(usual_scale));
+    policy_ = {options.window.value_or(policy_.window), options.topk.value_or(policy_.topk), options.sinks.value_or(0),
+               options.scorer};
+    problem_.validate();
+    policy_.validate(problem_);
+    planted_ = std::make_unique<runtime::PlantedLayer>(
+        problem_, policy_, runtime::PlantedOptions{planted.needles, planted.agreement, planted.topics, options.seed});
+  }
+
+  const AttentionProblem& problem() const { return problem_; }
+  const AttentionPolicy& policy() const { return policy_; }
+  bool has_retrieval_queries() const { return file_ != nullptr && file_->has_retrieval_queries(); }
+
+  runtime::LayerShard shard(const partition::Layout& layout, RankId rank, int threads) const {
+    return file_ != nullptr ? file_->load(layout, rank) : planted_->make_shard(layout, rank, threads);
+  }
+  runtime::NeedleCount count_needles(comm::Communicator& ranks, std::span<const TokenId> tokens,
+                                     std::span<const float> out) const {
+    return planted_ != nullptr ? planted_->count_recovered(ranks, tokens, out) : runtime::NeedleCount{};
+  }
+
+ private:
+  std::unique_ptr<runtime::LayerFile> file_;
+  std::unique_ptr<runtime::PlantedLayer> planted_;
+  AttentionProblem problem_;
+  AttentionPolicy policy_;
+};
+
+class PrefillCommand {
+ public:
+  PrefillCommand(const PrefillOptions& options, comm::Communicator& ranks)
+      : options_(options),
+        ranks_(ranks),
+        rank_(ranks.rank()),
+        threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {}
+
+  void run() {
+    prepare();
+    runtime::LayerShard shard = load();
+    const runtime::PrefillResult result = compute(shard);
+    if (!options_.output.empty()) {
+      const auto span = clock_.time("write");
+      runtime::write_output(ranks_, output(), problem(), policy(), *layout_, result);
+    }
+    report(result);
+  }
+
+ private:
+  const AttentionProblem& problem() const { return source_->problem(); }
+  const AttentionPolicy& policy() const { return source_->policy(); }
+  runtime::OutputFile output() const { return {options_.output, options_.topk_chunks}; }
+
+  // Everything that can be refused is refused here, before anything large is allocated.
+  void prepare() {
+    runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
+    grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
+    layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), options_.balance));
+    const std::int64_t available = available_memory() / ranks_.host_ranks();
+    const std::int64_t limit =
+        options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0) : available;
+    engine_.fetch_budget = options_.fetch_mib << 20;
+    engine_.table_budget = limit / 4;
+    engine_.threads = threads_;
+    // One host with less memory must not make its ranks merge differently from the others.
+    std::array<std::int64_t, 1> least = {-engine_.table_budget};
+    ranks_.all_reduce_max("agree on memory", least);
+    const auto cost = runtime::merge_cost(problem(), policy(), *layout_);
+    engine_.merge = runtime::choose_merge(options_.merge, cost, -least[0]);
+    runtime::agree(ranks_, "plan memory", [&] {
+      if (options_.backend == kernels::Backend::kCpu) {
+        runtime::check_memory(runtime::plan_memory(problem(), policy(), *layout_, rank_,
+                                                   source_->has_retrieval_queries(), engine_.merge, engine_),
+                              limit, rank_);
+      } else {
+        runtime::check_memory(runtime::plan_reference_memory(problem(), policy(), *layout_, rank_), limit, rank_);
+      }
+      if (!options_.output.empty() && rank_ == RankId(0)) runtime::check_output(output(), problem(), policy());
+    });
+  }
+
+  runtime::LayerShard load() {
+    const auto span = clock_.time("load");
+    std::unique_ptr<runtime::LayerShard> shard;
+    runtime::agree(ranks_, "load the layer",
+                   [&] { shard = std::make_unique<runtime::LayerShard>(source_->shard(*layout_, rank_, threads_)); });
+    return std::move(*shard);
+  }
+
+  runtime::PrefillResult compute(runtime::LayerShard& shard) {
+    if (options_.backend == kernels::Backend::kReference) {
+      transport_ = {nullptr, "the reference gathers the whole layer"};
+      return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
+    }
+    transport_ = comm::choose_transport(ranks_, options_.transport);
+    Progress progress(ranks_.rank(), options_.quiet);
+    return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress);
+  }
+
+  void report(const runtime::PrefillResult& result) {
+    const PrefillReport report = make_report(result);
+    if (rank_ != RankId(0)) return;
+    fmt::print("{}", report_table(report));
+    if (options_.digest) fmt::print("selection_digest {}\n", digest_text(report.selection_digest));
+    std::fflush(stdout);
+    if (!options_.json.empty()) write_text_file(options_.json, report_json(report));
+  }
+
+  // Collective.
+  PrefillReport make_report(const runtime::PrefillResult& result) {
+    const std::vector<TokenId> tokens = layout_->tokens_of(rank_);
+    PrefillReport report;
+    report.problem = problem();
+    report.policy = policy();
+    report.documents = static_cast<std::int64_t>(grid_->documents().size());
+    report.ranks = ranks_.size();
+    report.threads = threads_;
+    report.instruction_set = options_.backend == kernels::Backend::kCpu ? name_of(kernels::cpu::active_isa()) : "fp64";
+    report.transport = transport_.transport ? std::string(transport_.transport->name()) : "none";
+    report.transport_reason = transport_.why;
+    report.merge = name_of(engine_.merge);
+    report.balance = name_of(options_.balance);
+    report.backend = name_of(options_.backend);
+    report.balance_max_over_mean = partition::measure_balance(*grid_, *layout_).max_over_mean;
+    report.seconds = slowest(result.clock);
+    const std::int64_t kv_bytes =
+        problem().tokens * problem().kv_heads * problem().head_dim * 2 * size_of(problem().dtype);
+    report.bytes_ring = kv_bytes * (ranks_.size() - 1);
+    std::array<std::int64_t, 3> sums = {static_cast<std::int64_t>(kernels::selection_digest(result.selection, tokens)),
+                                        result.bytes_fetched, result.bytes_merged};
+    ranks_.all_reduce_sum("report", sums);
+    report.selection_digest = static_cast<std::uint64_t>(sums[0]);
+    report.bytes_fetched = sums[1];
+    report.bytes_merged = sums[2];
+    report.union_ratio = runtime::union_ratios(ranks_, result.selection, tokens);
+    const auto needles = source_->count_needles(ranks_, tokens, result.out);
+    report.needles_planted = needles.planted;
+    report.needles_recovered = needles.recovered;
+    std::array<std::int64_t, 1> peak = {peak_memory()};
+    ranks_.all_reduce_max("report", peak);
+    report.peak_memory_bytes = peak[0];
+    return report;
+  }
+
+  // Every rank times the same stages; a stage that a rank did not enter took it no time.
+  std::vector<std::pair<std::string, double>> slowest(const runtime::StageClock& engine) {
+    std::vector<std::pair<std::string, double>> stages;
+    for (const char* name : {"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"}) {
+      stages.emplace_back(name, clock_.seconds(name) + engine.seconds(name));
+    }
+    std::vector<double> values;
+    for (const auto& stage : stages) values.push_back(stage.second);
+    double total = 0.0;
+    for (const double value : values) total += value;
+    values.push_back(total);
+    stages.emplace_back("total", 0.0);
+    ranks_.all_reduce_max("report", values);
+    for (std::size_t i = 0; i < stages.size(); ++i) stages[i].second = values[i];
+    return stages;
+  }
+
+  const PrefillOptions& options_;
+  comm::Communicator& ranks_;
+  RankId rank_;
+  int threads_;
+  runtime::PrefillOptions engine_;
+  std::unique_ptr<LayerSource> source_;
+  std::unique_ptr<partition::SequenceGrid> grid_;
+  std::unique_ptr<partition::Layout> layout_;
+  comm::ChosenTransport transport_;
+  runtime::StageClock clock_;
+};
+
+}  // namespace
+
+int run_prefill(const std::vector<std::string>& arguments, const Environment& environment) {
+  std::optional<PrefillOptions> options;
+  try {
+    options = parse_prefill_options(arguments, environment);
+  } catch (const Error& error) {
+    if (!launched_as_job()) throw;
+    // All ranks were given the same options; one of them says what is wrong.
+    return run_job({},
+                   [&](comm::Communicator& ranks) { runtime::agree(ranks, "read the options", [&] { throw error; }); });
+  }
+  return run_job({std::chrono::duration<double>(options->timeout_seconds), options->log_dir},
+                 [&](comm::Communicator& ranks) { PrefillCommand(*options, ranks).run(); });
+}
+
+}  // namespace ringmark::cluster

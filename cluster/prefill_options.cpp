@@ -1,0 +1,249 @@
+#include "cluster/prefill_options.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <boost/program_options/options_description.hpp>
+#include <boost/program_options/value_semantic.hpp>
+#include <sstream>
+#include <string_view>
+
+#include "cluster/option_values.h"
+#include "core/error.h"
+
+namespace ringmark::cluster {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxFetchMib = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxThreads = 4096;
+constexpr double kMaxTimeoutSeconds = 7 * 24 * 3600;
+constexpr double kMaxMemoryGib = 1 << 20;
+
+constexpr std::array kScorers = {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone};
+constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
+constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag};
+constexpr std::array kTransports = {comm::TransportChoice::kAuto, comm::TransportChoice::kRma,
+                                    comm::TransportChoice::kRequest};
+constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference};
+constexpr std::array kDTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat32};
+// Options that describe a generated layer and mean nothing for a file.
+constexpr std::array kPlantedOnly = {"heads", "kv-heads", "head-dim", "needles", "agreement", "topics", "dtype"};
+
+constexpr auto kTextOf = [](auto choice) { return name_of(choice); };
+constexpr auto kTransportText = [](comm::TransportChoice choice) -> std::string_view {
+  switch (choice) {
+    case comm::TransportChoice::kAuto: return "auto";
+    case comm::TransportChoice::kRma: return "rma";
+    case comm::TransportChoice::kRequest: return "request";
+  }
+  return "?";
+};
+
+constexpr std::string_view kHelpHead =
+    R"(ringmark prefill: sparse attention of one layer over one long sequence, sharded over the ranks of the MPI job.
+Every query attends to its local window and to the topk chunks with the highest landmark score.
+
+  mpirun -n 4 ringmark prefill --input layer.safetensors --output result.safetensors
+  ringmark prefill --planted 128k --topk 16 --digest
+
+The input holds the tensors q, k, v and, for the hils scorer, landmark_q, each [tokens, heads, head_dim].
+Token counts take the suffixes k (1024), m and g. Values come from flags, else from environment variables
+(--head-dim is RINGMARK_HEAD_DIM), else from the --config file, else from the defaults below.
+Exit codes: 0 done, 2 usage or bad input, 3 environment (memory, MPI), 4 a peer failed or a deadline passed.
+)";
+
+po::typed_value<std::string>* value(const char* unit) { return po::value<std::string>()->value_name(unit); }
+
+// `add` options to one headed group of the help text: name, value (a switch without it), description.
+class Group {
+ public:
+  explicit Group(const char* caption) : options_(caption, 110, 80) {}
+  Group& add(const char* name, const char* unit, const std::string& text) {
+    options_.add_options()(name, value(unit), text.c_str());
+    return *this;
+  }
+  Group& add_switch(const char* name, const std::string& text) {
+    options_.add_options()(name, po::bool_switch(), text.c_str());
+    return *this;
+  }
+  const po::options_description& options() const { return options_; }
+
+ private:
+  po::options_description options_;
+};
+
+Group input_options() {
+  Group group("Input (exactly one of --input and --planted)");
+  group.add("input", "FILE", "safetensors file to read")
+      .add("planted", "TOKENS", "generate a layer of this many tokens instead, with needles to be found again")
+      .add("cu-seqlens", "LIST",
+           "packed documents: their first tokens, then the number of tokens, separated by commas "
+           "(default: one document)")
+      .add("config", "FILE", "read options from lines of the form key = value, # begins a comment");
+  return group;
+}
+
+Group attention_options() {
+  const AttentionPolicy policy;
+  const AttentionProblem problem;
+  const auto from_file = [](std::int64_t fallback) {
+    return fmt::format(" (default: the file's metadata, else {})", fallback);
+  };
+  Group group("Attention");
+  group.add("topk", "K", "chunks that a query and kv head chooses" + from_file(policy.topk))
+      .add("window", "TOKENS", "exact local window; 0 is the current chunk" + from_file(policy.window))
+      .add("chunk", "TOKENS", "tokens of a chunk" + from_file(problem.chunk_size))
+      .add("sinks", "TOKENS", "first tokens of a document that are always attended" + from_file(policy.sinks))
+      .add("scale", "X", "factor of q.k (default: the file's metadata, else 1/sqrt(head_dim))")
+      .add("scorer", "NAME", "how chunks are ranked: hils, mean, oracle or none (default: hils)");
+  return group;
+}
+
+Group execution_options() {
+  const PrefillOptions defaults;
+  Group group("Execution");
+  group.add("merge", "NAME", "how ranks find the global choice: auto, scores or landmarks (default: auto, the cheaper)")
+      .add("balance", "NAME",
+           fmt::format("how chunks are dealt to ranks: contiguous or zigzag (default: {})", name_of(defaults.balance)))
+      .add("transport", "NAME",
+           "how blocks move: auto, rma (one-sided) or request (default: auto, probed at the start)")
+      .add("backend", "NAME", "kernels: cpu or reference, which is fp64 and slow (default: cpu)")
+      .add("fetch-mib", "MIB",
+           fmt::format("received blocks held at once, MiB a rank (default: {})", defaults.fetch_mib))
+      .add("memory-gib", "GIB", "memory limit, GiB a rank (default: free memory of the host over the ranks on it)")
+      .add("timeout", "SECONDS",
+           fmt::format("longest wait for other ranks, seconds (default: {})", defaults.timeout_seconds))
+      .add("threads", "N", "threads a rank (default: 0, as many as the process is bound to)")
+      .add("seed", "N", fmt::format("seed of generated input (default: {})", defaults.seed));
+  return group;
+}
+
+Group output_options() {
+  Group group("Output");
+  group.add("output", "FILE", "write the result as a safetensors file (default: none)")
+      .add_switch("topk-chunks", "also write the chosen chunks, as the tensor topk_chunks; needs --output")
+      .add("json", "FILE", "write the report as JSON (default: none)")
+      .add_switch("digest", "print one line `selection_digest <hex>` besides the table")
+      .add("log-dir", "DIR", "write one log file a rank into this folder (default: none)")
+      .add_switch("quiet", "no progress on stderr")
+      .add_switch("help", "print this text");
+  return group;
+}
+
+Group planted_options() {
+  const PlantedOptions defaults;
+  Group group("Planted input (only with --planted)");
+  group.add("heads", "N", fmt::format("query heads (default: {})", defaults.heads))
+      .add("kv-heads", "N", fmt::format("key/value heads, a divisor of heads (default: {})", defaults.kv_heads))
+      .add("head-dim", "N", fmt::format("elements of a head (default: {})", defaults.head_dim))
+      .add("needles", "N", fmt::format("planted needles (default: {})", defaults.needles))
+      .add("agreement", "X",
+           fmt::format("share of queries that equal the one before, 0 to 1 (default: {})", defaults.agreement))
+      .add("topics", "N",
+           fmt::format("directions that queries return to; 0: always a fresh one (default: {})", defaults.topics))
+      .add("dtype", "NAME", fmt::format("bf16, fp16 or fp32 (default: {})", name_of(defaults.dtype)));
+  return group;
+}
+
+po::options_description prefill_descriptions() {
+  po::options_description all("", 110, 80);
+  for (const Group& group :
+       {input_options(), attention_options(), execution_options(), output_options(), planted_options()}) {
+    all.add(group.options());
+  }
+  return all;
+}
+
+PlantedOptions read_planted(const OptionValues& values, std::int64_t tokens) {
+  PlantedOptions planted;
+  planted.tokens = tokens;
+  planted.heads = read_count(values, "heads", 1, 4096).value_or(planted.heads);
+  planted.kv_heads = read_count(values, "kv-heads", 1, 4096).value_or(planted.kv_heads);
+  planted.head_dim = read_count(values, "head-dim", 1, kMaxHeadDim).value_or(planted.head_dim);
+  planted.needles = read_count(values, "needles", 0, kMaxTokens).value_or(planted.needles);
+  planted.agreement = read_fraction(values, "agreement").value_or(planted.agreement);
+  planted.topics = read_count(values, "topics", 0, kMaxTokens).value_or(planted.topics);
+  planted.dtype = read_choice<DType>(values, "dtype", kDTypes, kTextOf).value_or(planted.dtype);
+  if (planted.heads % planted.kv_heads != 0) {
+    fail_bad_input(fmt::format("heads = {} is not a multiple of kv-heads = {}", planted.heads, planted.kv_heads));
+  }
+  return planted;
+}
+
+void read_input(const OptionValues& values, PrefillOptions& options) {
+  const OptionValue* const input = find_value(values, "input");
+  const OptionValue* const planted = find_value(values, "planted");
+  if (input == nullptr && planted == nullptr) {
+    fail_bad_input("neither --input FILE nor --planted TOKENS is given; exactly one is needed");
+  }
+  if (input != nullptr && planted != nullptr) {
+    fail_bad_input(fmt::format("both {} = {} and {} = {} are given; exactly one is needed", input->origin, input->text,
+                               planted->origin, planted->text));
+  }
+  options.input = read_text(values, "input");
+  if (planted != nullptr) options.planted = read_planted(values, *read_count(values, "planted", 1, kMaxTokens));
+  for (const char* name : kPlantedOnly) {
+    const OptionValue* const given = find_value(values, name);
+    if (planted == nullptr && given != nullptr) {
+      fail_bad_input(fmt::format("{} = {} has no meaning without --planted", given->origin, given->text));
+    }
+  }
+  options.cu_seqlens = read_counts(values, "cu-seqlens").value_or(options.cu_seqlens);
+}
+
+void read_attention(const OptionValues& values, PrefillOptions& options) {
+  options.topk = read_count(values, "topk", 0, kMaxTopk);
+  options.window = read_count(values, "window", 0, kMaxTokens);
+  options.chunk = read_count(values, "chunk", 1, kMaxChunkSize);
+  options.scale = read_positive(values, "scale", 1e6);
+  options.sinks = read_count(values, "sinks", 0, kMaxTokens);
+  options.scorer = read_choice<Scorer>(values, "scorer", kScorers, kTextOf).value_or(options.scorer);
+}
+
+void read_execution(const OptionValues& values, PrefillOptions& options) {
+  options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
+  options.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(options.balance);
+  options.transport =
+      read_choice<comm::TransportChoice>(values, "transport", kTransports, kTransportText).value_or(options.transport);
+  options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
+  options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxFetchMib).value_or(options.fetch_mib);
+  options.memory_gib = read_positive(values, "memory-gib", kMaxMemoryGib);
+  options.timeout_seconds = read_positive(values, "timeout", kMaxTimeoutSeconds).value_or(options.timeout_seconds);
+  options.threads = read_count(values, "threads", 0, kMaxThreads).value_or(options.threads);
+  options.seed = read_seed(values, "seed").value_or(options.seed);
+}
+
+void read_output(const OptionValues& values, PrefillOptions& options) {
+  options.output = read_text(values, "output");
+  options.topk_chunks = read_switch(values, "topk-chunks");
+  options.json = read_text(values, "json");
+  options.digest = read_switch(values, "digest");
+  options.log_dir = read_text(values, "log-dir");
+  options.quiet = read_switch(values, "quiet");
+  if (options.topk_chunks && options.output.empty()) {
+    fail_bad_input(fmt::format("{} needs --output FILE to write into", find_value(values, "topk-chunks")->origin));
+  }
+}
+
+}  // namespace
+
+PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, const Environment& environment) {
+  const OptionValues values = read_option_layers(prefill_descriptions(), arguments, environment);
+  PrefillOptions options;
+  read_input(values, options);
+  read_attention(values, options);
+  read_execution(values, options);
+  read_output(values, options);
+  return options;
+}
+
+std::string prefill_help() {
+  std::ostringstream text;
+  text << kHelpHead << prefill_descriptions();
+  return text.str();
+}
+
+}  // namespace ringmark::cluster

@@ -1,0 +1,69 @@
+// What `ringmark prefill` was asked to do. Checked as far as it can be without opening a file: every number is inside
+// its limits and the options fit together; what depends on the file's shape is checked by AttentionProblem::validate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/option_layers.h"
+#include "comm/block_transport.h"
+#include "core/dtype.h"
+#include "core/problem.h"
+#include "kernels/backend.h"
+#include "partition/layout.h"
+#include "runtime/merge_strategy.h"
+
+namespace ringmark::cluster {
+
+// A generated layer in which chosen needles must be found again.
+struct PlantedOptions {
+  std::int64_t tokens = 0;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 64;
+  std::int64_t needles = 64;
+  double agreement = 0.98;
+  std::int64_t topics = 8;
+  DType dtype = DType::kBfloat16;
+};
+
+struct PrefillOptions {
+  // Exactly one of the two.
+  std::string input;
+  std::optional<PlantedOptions> planted;
+  std::vector<std::int64_t> cu_seqlens;  // empty: one document
+
+  // Unset: the metadata of the file decides, without it the default of the policy.
+  std::optional<std::int64_t> topk;
+  std::optional<std::int64_t> window;
+  std::optional<std::int64_t> chunk;
+  std::optional<double> scale;
+  std::optional<std::int64_t> sinks;
+  Scorer scorer = Scorer::kHils;
+
+  runtime::Merge merge = runtime::Merge::kAuto;
+  partition::Balance balance = partition::Balance::kZigzag;
+  comm::TransportChoice transport = comm::TransportChoice::kAuto;
+  kernels::Backend backend = kernels::Backend::kCpu;
+  std::int64_t fetch_mib = 64;
+  std::optional<double> memory_gib;  // unset: free memory of the host over the ranks on it
+  double timeout_seconds = 120;
+  std::int64_t threads = 0;  // 0: as many as this process is bound to
+  std::uint64_t seed = 1;
+
+  std::string output;  // empty: none
+  bool topk_chunks = false;
+  std::string json;  // empty: none
+  bool digest = false;
+  std::string log_dir;  // empty: none
+  bool quiet = false;
+};
+
+// `arguments` stand behind the word prefill. Throws Error(kBadInput) in one line naming option, value and limit.
+PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, const Environment& environment);
+
+std::string prefill_help();
+
+}  // namespace ringmark::cluster

@@ -1,0 +1,42 @@
+// What a prefill run says about itself: one table on rank 0, and the same fields as JSON. Field names are an interface
+// (docs/report.md).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/problem.h"
+
+namespace ringmark::cluster {
+
+struct PrefillReport {
+  AttentionProblem problem;
+  AttentionPolicy policy;
+  std::int64_t documents = 1;
+  int ranks = 1;
+  int threads = 1;
+  std::string instruction_set;
+  std::string transport, transport_reason, merge, balance, backend;
+  double balance_max_over_mean = 1.0;
+  std::uint64_t selection_digest = 0;
+  std::vector<std::pair<std::string, double>> seconds;  // by stage, max over ranks
+  std::int64_t bytes_fetched = 0;                       // K and V received, all ranks
+  std::int64_t bytes_merged = 0;                        // landmarks or score lists received, all ranks
+  std::int64_t bytes_ring = 0;                          // what a full K/V ring would have moved, all ranks
+  std::array<double, 3> union_ratio{};                  // at 16, 32, 64 queries
+  std::int64_t peak_memory_bytes = 0;                   // max over ranks
+  std::int64_t needles_planted = 0;
+  std::int64_t needles_recovered = 0;
+};
+
+std::string digest_text(std::uint64_t digest);
+std::string report_table(const PrefillReport& report);
+std::string report_json(const PrefillReport& report);
+
+// Writes `text` to `path` by a temporary file and rename. Throws Error(kEnvironment) with path and cause.
+void write_text_file(const std::string& path, const std::string& text);
+
+}  // namespace ringmark::cluster

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# usage: one_digest.sh RINGMARK TEST_DATA   the real layer at 1, 2, 3, 4, 7 ranks x layouts x merges x transports: one
+# identical selection digest, and one identical output file whatever the ranks.
+set -euo pipefail
+ringmark=$1 data=$2
+folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
+runs=0
+for ranks in 1 2 3 4 7; do
+  for balance in contiguous zigzag; do
+    for merge in scores landmarks; do
+      for transport in rma request; do
+        timeout 120 mpirun --oversubscribe -n $ranks "$ringmark" prefill --input "$data/layer.safetensors" \
+          --balance $balance --merge $merge --transport $transport --output "$folder/out.safetensors" --topk-chunks \
+          --digest --quiet < /dev/null > "$folder/table"
+        echo "$(sed -n 's/^selection_digest //p' "$folder/table") $(sha256sum < "$folder/out.safetensors")" >> "$folder/digests"
+        runs=$((runs + 1))
+      done
+    done
+  done
+done
+"$ringmark" prefill --input "$data/layer.safetensors" --backend reference --digest --quiet < /dev/null |
+  sed -n 's/^selection_digest //p' > "$folder/reference"
+echo "$runs runs, digests and output hashes:"
+sort "$folder/digests" | uniq -c
+echo "fp64 reference: $(cat "$folder/reference")"
+[ "$(sort -u "$folder/digests" | wc -l)" -eq 1 ] && [ $runs -eq 40 ]
