@@ -31,9 +31,11 @@ void leave_cause(const std::string& log_dir, int rank, const Failure& failure) {
   std::ofstream(fmt::format("{}/error.{}.json", log_dir, rank)) << cause.dump() << "\n";
 }
 
+// Peer errors name their rank themselves.
 void say(int rank, int ranks, const Failure& failure) {
   if (failure.text.empty()) return;
-  print_error(ranks > 1 && !failure.agreed ? fmt::format("rank {}: {}", rank, failure.text) : failure.text);
+  const bool names_rank = failure.agreed || failure.code == ExitCode::kPeer || ranks == 1;
+  print_error(names_rank ? failure.text : fmt::format("rank {}: {}", rank, failure.text));
 }
 
 // Runs the body and returns its failure, if any.

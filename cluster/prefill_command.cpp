@@ -135,7 +135,7 @@ class PrefillCommand {
 
   runtime::PrefillResult compute(runtime::LayerShard& shard) {
     if (options_.backend == kernels::Backend::kReference) {
-      transport_ = {nullptr, "the reference gathers the whole layer"};
+      transport_ = {nullptr, "none: the reference gathers the whole layer"};
       return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
     }
     transport_ = comm::choose_transport(ranks_, options_.transport);

@@ -36,7 +36,7 @@ std::string report_table(const PrefillReport& r) {
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
                   r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
-  row("transport", fmt::format("{} ({})", r.transport, r.transport_reason));
+  row("transport", r.transport_reason);
   row("merge", r.merge);
   row("selection digest", digest_text(r.selection_digest));
   std::string seconds;

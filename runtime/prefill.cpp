@@ -175,10 +175,16 @@ class Prefill {
     const RowsView retrieval = policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
     kernels::LandmarkRecords records = landmarks.records();
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
+    const bool sharded = result_.merge == Merge::kScores;  // otherwise every record is here
     const FetchPlan plan = make_plan(chosen_needs(result_.selection));
     in_waves(
-        "attend", plan, [&](RowRange rows) { record_fetcher.start(chosen_in(result_.selection, rows)); },
-        [&] { record_fetcher.wait(); },
+        "attend", plan,
+        [&](RowRange rows) {
+          if (sharded) record_fetcher.start(chosen_in(result_.selection, rows));
+        },
+        [&] {
+          if (sharded) record_fetcher.wait();
+        },
         [&](RowRange rows) {
           kernels::attend_chunks(problem_, grid_, shard_.queries(), retrieval, result_.selection, rows, table_, records,
                                  out(), lse(), options_.threads);
