@@ -39,8 +39,8 @@ void AttentionProblem::validate() const {
     }
   }
   if (cu_seqlens.back() != tokens) {
-    fail_bad_input("cu_seqlens ends at " + std::to_string(cu_seqlens.back()) + ", not at tokens = " +
-                   std::to_string(tokens));
+    fail_bad_input("cu_seqlens ends at " + std::to_string(cu_seqlens.back()) +
+                   ", not at tokens = " + std::to_string(tokens));
   }
 }
 
