@@ -97,32 +97,35 @@ class PrefillCommand {
   const AttentionPolicy& policy() const { return source_->policy(); }
   runtime::OutputFile output() const { return {options_.output, options_.topk_chunks}; }
 
-  // Everything that can be refused is refused here, before anything large is allocated.
+  // Everything that can be refused is refused here, before anything large is allocated: the memory once by an even
+  // share, before the layout's own tables, and once by the shard itself.
   void prepare() {
     runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
-    layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), options_.balance));
-    const std::int64_t available = available_memory() / ranks_.host_ranks();
-    const std::int64_t limit =
-        options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0) : available;
+    limit_ = options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0)
+                                 : available_memory() / ranks_.host_ranks();
     engine_.fetch_budget = options_.fetch_mib << 20;
-    engine_.table_budget = limit / 4;
     engine_.threads = threads_;
     // One host with less memory must not make its ranks merge differently from the others.
-    std::array<std::int64_t, 1> least = {-engine_.table_budget};
+    std::array<std::int64_t, 1> least = {-limit_ / 4};
     ranks_.all_reduce_max("agree on memory", least);
-    const auto cost = runtime::merge_cost(problem(), policy(), *layout_);
-    engine_.merge = runtime::choose_merge(options_.merge, cost, -least[0]);
+    engine_.table_budget = -least[0];
     runtime::agree(ranks_, "plan memory", [&] {
-      if (options_.backend == kernels::Backend::kCpu) {
-        runtime::check_memory(runtime::plan_memory(problem(), policy(), *layout_, rank_,
-                                                   source_->has_retrieval_queries(), engine_.merge, engine_),
-                              limit, rank_);
-      } else {
-        runtime::check_memory(runtime::plan_reference_memory(problem(), policy(), *layout_, rank_), limit, rank_);
-      }
+      check_memory(runtime::even_share(*grid_, ranks_.size()), runtime::Merge::kScores);
       if (!options_.output.empty() && rank_ == RankId(0)) runtime::check_output(output(), problem(), policy());
     });
+    layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), options_.balance));
+    const auto cost = runtime::merge_cost(problem(), policy(), *layout_);
+    engine_.merge = runtime::choose_merge(options_.merge, cost, engine_.table_budget);
+    runtime::agree(ranks_, "plan memory", [&] { check_memory(runtime::shard_size(*layout_, rank_), engine_.merge); });
+  }
+
+  void check_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
+    const bool reference = options_.backend == kernels::Backend::kReference;
+    runtime::check_memory(
+        reference ? runtime::plan_reference_memory(problem(), policy(), shard)
+                  : runtime::plan_memory(problem(), policy(), shard, source_->has_retrieval_queries(), merge, engine_),
+        limit_, rank_);
   }
 
   runtime::LayerShard load() {
@@ -209,6 +212,7 @@ class PrefillCommand {
   comm::Communicator& ranks_;
   RankId rank_;
   int threads_;
+  std::int64_t limit_ = 0;  // bytes this rank may hold
   runtime::PrefillOptions engine_;
   std::unique_ptr<LayerSource> source_;
   std::unique_ptr<partition::SequenceGrid> grid_;

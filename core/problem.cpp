@@ -1,5 +1,6 @@
 #include "core/problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -44,10 +45,20 @@ void AttentionProblem::validate() const {
   }
 }
 
-void AttentionPolicy::validate(const AttentionProblem&) const {
+std::int64_t AttentionProblem::chunks_at_most() const {
+  const auto documents = std::max<std::int64_t>(1, static_cast<std::int64_t>(cu_seqlens.size()) - 1);
+  return tokens / chunk_size + documents;
+}
+
+void AttentionPolicy::validate(const AttentionProblem& problem) const {
   check_range("window", window, 0, kMaxTokens);
   check_range("topk", topk, 0, kMaxTopk);
   check_range("sinks", sinks, 0, kMaxTokens);
+  if (selects() && problem.chunks_at_most() > kMaxChunks) {
+    fail_bad_input("chunk_size = " + std::to_string(problem.chunk_size) + " makes " +
+                   std::to_string(problem.chunks_at_most()) + " chunks of the sequence, above the limit of " +
+                   std::to_string(kMaxChunks));
+  }
 }
 
 std::string_view name_of(Scorer scorer) {

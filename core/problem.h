@@ -13,6 +13,8 @@ namespace ringmark {
 inline constexpr std::int64_t kMaxHeadDim = 256;
 inline constexpr std::int64_t kMaxChunkSize = 1024;
 inline constexpr std::int64_t kMaxTopk = 4096;
+// Chunks of a sequence that selects: the exact sums of kernels/log_sum.h hold so many terms.
+inline constexpr std::int64_t kMaxChunks = std::int64_t{1} << 21;
 
 struct AttentionProblem {
   std::int64_t tokens = 0;       // N, over all packed documents
@@ -26,6 +28,8 @@ struct AttentionProblem {
   std::vector<std::int64_t> cu_seqlens = {};  // document starts, then tokens; empty means one document
 
   std::int64_t group() const { return heads / kv_heads; }
+  // No fewer than there are: a document may end with a partial chunk.
+  std::int64_t chunks_at_most() const;
   // Throws Error(kBadInput) naming field, value and limit.
   void validate() const;
 };

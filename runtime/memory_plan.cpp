@@ -14,6 +14,8 @@ namespace {
 
 // Libraries, MPI's own buffers, stacks.
 constexpr std::int64_t kProcessBytes = std::int64_t{96} << 20;
+// Tiles, packed chunks and candidate buffers of one thread, whatever the sequence (kernels/cpu).
+constexpr std::int64_t kWorkspaceBytes = std::int64_t{8} << 20;
 // Candidate lists of the rows that are scored at a time (selector.cpp), for both sides of an exchange.
 constexpr std::int64_t kRowsInFlight = 8192;
 
@@ -27,16 +29,22 @@ std::int64_t MemoryPlan::total() const {
   return sum;
 }
 
-MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
-                       RankId rank, bool has_retrieval_queries, Merge merge, const PrefillOptions& options) {
-  const std::int64_t rows = layout.token_count(rank);
-  const auto own_chunks = static_cast<std::int64_t>(layout.chunks_of(rank).size());
-  std::int64_t chunks = 0;
-  for (int r = 0; r < layout.ranks(); ++r) chunks += static_cast<std::int64_t>(layout.chunks_of(RankId(r)).size());
+ShardSize shard_size(const partition::Layout& layout, RankId rank) {
+  return {layout.ranks(), layout.token_count(rank), static_cast<std::int64_t>(layout.chunks_of(rank).size())};
+}
+
+ShardSize even_share(const partition::SequenceGrid& grid, int ranks) {
+  return {ranks, (grid.tokens() + ranks - 1) / ranks, (grid.chunk_count() + ranks - 1) / ranks};
+}
+
+MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& policy, const ShardSize& shard,
+                       bool has_retrieval_queries, Merge merge, const PrefillOptions& options) {
+  const std::int64_t rows = shard.rows;
+  const std::int64_t chunks = problem.chunks_at_most();
   const std::int64_t element = size_of(problem.dtype);
   const std::int64_t query_bytes = rows * problem.heads * problem.head_dim * element;
   const std::int64_t kv_bytes = 2 * rows * problem.kv_heads * problem.head_dim * element;
-  const std::int64_t known_chunks = merge == Merge::kScores ? own_chunks : chunks;
+  const std::int64_t known_chunks = merge == Merge::kScores ? shard.chunks : chunks;
   const auto shape = kernels::LandmarkShape::of(problem, policy.scorer);
   const std::int64_t lists = problem.heads * (policy.topk * static_cast<std::int64_t>(sizeof(kernels::Candidate)) +
                                               static_cast<std::int64_t>(sizeof(kernels::LogSum)));
@@ -44,24 +52,24 @@ MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& p
   plan.items = {
       {"queries", query_bytes * (has_retrieval_queries ? 2 : 1)},
       {"keys and values as read", kv_bytes},
-      {"blocks", kvstore::BlockStore::bytes_of(problem, own_chunks)},
+      {"blocks", kvstore::BlockStore::bytes_of(problem, shard.chunks)},
       {"output", rows * problem.heads * (problem.head_dim + 1) * static_cast<std::int64_t>(sizeof(float))},
       {"process", kProcessBytes},
+      {"kernel workspace", options.threads * kWorkspaceBytes},
       {"addresses",
        chunks * problem.kv_heads * 8 + rows * 8 + chunks * 40 + (merge == Merge::kScores ? problem.tokens * 8 : 0)},
   };
-  if (layout.ranks() > 1) plan.items.push_back({"fetched blocks", options.fetch_budget});
+  if (shard.ranks > 1) plan.items.push_back({"fetched blocks", options.fetch_budget});
   if (!policy.selects()) return plan;
   // Records, the list they are packed from, and the packed form.
   plan.items.push_back({"landmarks", 3 * kvstore::LandmarkTable::bytes_of(shape, known_chunks)});
   plan.items.push_back({"selection", rows * problem.kv_heads * policy.topk * 4});
-  plan.items.push_back({"score lists", kRowsInFlight * lists * (merge == Merge::kScores ? layout.ranks() : 1)});
+  plan.items.push_back({"score lists", kRowsInFlight * lists * (merge == Merge::kScores ? shard.ranks : 1)});
   return plan;
 }
 
 MemoryPlan plan_reference_memory(const AttentionProblem& problem, const AttentionPolicy& policy,
-                                 const partition::Layout& layout, RankId rank) {
-  const std::int64_t rows = layout.token_count(rank);
+                                 const ShardSize& shard) {
   const std::int64_t query_elements = problem.tokens * problem.heads * problem.head_dim;
   const std::int64_t kv_elements = problem.tokens * problem.kv_heads * problem.head_dim;
   const std::int64_t chunks = problem.tokens / problem.chunk_size;
@@ -71,7 +79,7 @@ MemoryPlan plan_reference_memory(const AttentionProblem& problem, const Attentio
       {"keys and values in fp64", 2 * kv_elements * fp64},
       {"gathering", 3 * query_elements * size_of(problem.dtype) + query_elements * 4},
       {"landmarks", policy.selects() ? chunks * problem.heads * (problem.head_dim + 8) * fp64 : 0},
-      {"output", rows * problem.heads * (problem.head_dim + 2) * (fp64 + 4)},
+      {"output", shard.rows * problem.heads * (problem.head_dim + 2) * (fp64 + 4)},
       {"process", kProcessBytes},
   }};
 }

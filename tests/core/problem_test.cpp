@@ -69,5 +69,16 @@ TEST(AttentionPolicy, refuses_what_it_cannot_mean) {
   refuse([](auto& p) { p.sinks = -1; }, "sinks", "-1");
 }
 
+// The sums behind the group rank are exact for so many chunks and no more.
+TEST(AttentionPolicy, refuses_more_chunks_than_it_can_sum_exactly) {
+  AttentionProblem problem = usual();
+  problem.tokens = kMaxChunks * problem.chunk_size;
+  expect_refused([&] { AttentionPolicy{}.validate(problem); }, "chunk_size", "64");
+  problem.tokens -= problem.chunk_size;
+  AttentionPolicy{}.validate(problem);
+  problem.tokens *= 4;
+  AttentionPolicy{.scorer = Scorer::kNone}.validate(problem);
+}
+
 }  // namespace
 }  // namespace ringmark

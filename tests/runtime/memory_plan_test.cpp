@@ -17,6 +17,17 @@ AttentionProblem million() {
   return problem;
 }
 
+// The first check, before a layout exists, says the same.
+TEST(MemoryPlan, an_even_share_is_what_the_layouts_give) {
+  const AttentionProblem problem = million();
+  const partition::SequenceGrid grid(problem, AttentionPolicy{});
+  for (const auto balance : {partition::Balance::kContiguous, partition::Balance::kZigzag}) {
+    const ShardSize exact = shard_size(partition::make_layout(grid, 4, balance), RankId(2));
+    EXPECT_EQ(exact.rows, even_share(grid, 4).rows);
+    EXPECT_EQ(exact.chunks, even_share(grid, 4).chunks);
+  }
+}
+
 // The bar: a million tokens on 4 ranks within 6 GiB in all.
 TEST(MemoryPlan, a_million_tokens_fit_four_ranks) {
   const AttentionProblem problem = million();
@@ -25,7 +36,7 @@ TEST(MemoryPlan, a_million_tokens_fit_four_ranks) {
       partition::make_layout(partition::SequenceGrid(problem, policy), 4, partition::Balance::kZigzag);
   std::int64_t total = 0;
   for (int rank = 0; rank < 4; ++rank) {
-    total += plan_memory(problem, policy, layout, RankId(rank), false, Merge::kLandmarks, {}).total();
+    total += plan_memory(problem, policy, shard_size(layout, RankId(rank)), false, Merge::kLandmarks, {}).total();
   }
   EXPECT_LT(total, std::int64_t{6} << 30);
   EXPECT_GT(total, std::int64_t{1} << 30);  // it does count the output, 1 GiB
@@ -36,7 +47,7 @@ TEST(MemoryPlan, over_the_limit_names_the_numbers) {
   const AttentionPolicy policy;
   const partition::Layout layout =
       partition::make_layout(partition::SequenceGrid(problem, policy), 1, partition::Balance::kZigzag);
-  const MemoryPlan plan = plan_memory(problem, policy, layout, RankId(0), false, Merge::kLandmarks, {});
+  const MemoryPlan plan = plan_memory(problem, policy, shard_size(layout, RankId(0)), false, Merge::kLandmarks, {});
   check_memory(plan, plan.total(), RankId(0));
   try {
     check_memory(plan, plan.total() - 1, RankId(0));
