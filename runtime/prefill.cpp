@@ -159,20 +159,15 @@ class Prefill {
 
   Selection select_chunks(LandmarkTable& landmarks) {
     const auto span = result_.clock.time("select");
-    const MergeCost cost = merge_cost(problem_, policy_, layout_);
-    result_.merge = choose_merge(options_.merge, cost, options_.table_budget);
-    if (policy_.selects()) {
-      result_.bytes_merged = result_.merge == Merge::kLandmarks ? cost.landmark_bytes : cost.score_bytes;
-    }
-    const RowsView queries = policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
-    return runtime::select_chunks(communicator_,
-                                  {problem_, policy_, grid_, layout_, tokens_, queries, result_.lse, options_.threads},
-                                  landmarks, result_.merge, progress_);
+    result_.merge = choose_merge(options_.merge, merge_cost(problem_, policy_, layout_), options_.table_budget);
+    const SelectorInput input{problem_, policy_,           grid_,       layout_,
+                              tokens_,  scoring_queries(), result_.lse, options_.threads};
+    result_.bytes_merged = received_bytes(input, rank_, result_.merge);
+    return runtime::select_chunks(communicator_, input, landmarks, result_.merge, progress_);
   }
 
   void attend_chunks(const LandmarkTable& landmarks) {
     if (!policy_.selects()) return;
-    const RowsView retrieval = policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
     kernels::LandmarkRecords records = landmarks.records();
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
     const bool sharded = result_.merge == Merge::kScores;  // otherwise every record is here
@@ -186,10 +181,15 @@ class Prefill {
           if (sharded) record_fetcher.wait();
         },
         [&](RowRange rows) {
-          kernels::attend_chunks(problem_, grid_, shard_.queries(), retrieval, result_.selection, rows, table_, records,
-                                 out(), lse(), options_.threads);
+          kernels::attend_chunks(problem_, grid_, shard_.queries(), scoring_queries(), result_.selection, rows, table_,
+                                 records, out(), lse(), options_.threads);
         });
     result_.bytes_merged += record_fetcher.bytes();
+  }
+
+  // hils scores with the retrieval queries, whose calibration was trained for it.
+  RowsView scoring_queries() const {
+    return policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
   }
 
   FetchPlan make_plan(const RowNeeds& needs) {

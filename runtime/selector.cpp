@@ -131,24 +131,39 @@ class ScoresMerge {
   std::int64_t rows_at_most_ = 0;
 };
 
+// The other ranks' queries visit this rank; its own queries' lists come back from every other rank.
+std::int64_t score_bytes(const AttentionProblem& problem, const AttentionPolicy& policy,
+                         const partition::Layout& layout, RankId rank) {
+  const std::int64_t own = layout.token_count(rank);
+  const std::int64_t query_bytes = problem.head_dim * size_of(problem.dtype);
+  const std::int64_t list_bytes =
+      policy.topk * static_cast<std::int64_t>(sizeof(Candidate)) + static_cast<std::int64_t>(sizeof(LogSum));
+  return problem.heads * ((problem.tokens - own) * query_bytes + own * (layout.ranks() - 1) * list_bytes);
+}
+
 }  // namespace
 
 MergeCost merge_cost(const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout) {
   const auto shape = kernels::LandmarkShape::of(problem, policy.scorer);
-  std::int64_t chunks = 0, most_tokens = 0;
-  for (int rank = 0; rank < layout.ranks(); ++rank) {
-    chunks += static_cast<std::int64_t>(layout.chunks_of(RankId(rank)).size());
-    most_tokens = std::max(most_tokens, layout.token_count(RankId(rank)));
-  }
-  const std::int64_t others = layout.ranks() - 1;
-  const std::int64_t query_bytes = problem.head_dim * size_of(problem.dtype);
-  const std::int64_t list_bytes =
-      policy.topk * static_cast<std::int64_t>(sizeof(Candidate)) + static_cast<std::int64_t>(sizeof(LogSum));
   MergeCost cost;
+  std::int64_t chunks = 0, least_chunks = problem.chunks_at_most();
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const auto owned = static_cast<std::int64_t>(layout.chunks_of(RankId(rank)).size());
+    chunks += owned;
+    least_chunks = std::min(least_chunks, owned);
+    cost.score_bytes = std::max(cost.score_bytes, score_bytes(problem, policy, layout, RankId(rank)));
+  }
   cost.table_bytes = kvstore::LandmarkTable::bytes_of(shape, chunks);
-  cost.landmark_bytes = kvstore::LandmarkTable::bytes_of(shape, chunks - chunks / layout.ranks());
-  cost.score_bytes = most_tokens * problem.heads * others * (query_bytes + list_bytes);
+  cost.landmark_bytes = kvstore::LandmarkTable::bytes_of(shape, chunks - least_chunks);
   return cost;
+}
+
+std::int64_t received_bytes(const SelectorInput& input, RankId rank, Merge merge) {
+  if (!input.policy.selects()) return 0;
+  if (merge == Merge::kScores) return score_bytes(input.problem, input.policy, input.layout, rank);
+  const auto shape = kernels::LandmarkShape::of(input.problem, input.policy.scorer);
+  const auto owned = static_cast<std::int64_t>(input.layout.chunks_of(rank).size());
+  return kvstore::LandmarkTable::bytes_of(shape, input.grid.chunk_count() - owned);
 }
 
 Merge choose_merge(Merge asked, const MergeCost& cost, std::int64_t table_budget) {

@@ -20,7 +20,7 @@
 
 namespace ringmark::runtime {
 
-// Bytes a rank receives under each strategy, and whether the gathered table fits `table_budget`.
+// Bytes that the busiest rank receives under each strategy: the same on every rank, so that all choose alike.
 struct MergeCost {
   std::int64_t landmark_bytes = 0;  // the other ranks' records
   std::int64_t score_bytes = 0;     // visiting queries and the lists that come back
@@ -41,6 +41,9 @@ struct SelectorInput {
   std::span<const float> lse_window;  // [rows, H]
   int threads = 1;
 };
+
+// Bytes that this rank receives in select_chunks.
+std::int64_t received_bytes(const SelectorInput& input, RankId rank, Merge merge);
 
 // Collective. Throws Error(kPeer) when a peer misses a deadline.
 kernels::Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input,

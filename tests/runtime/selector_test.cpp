@@ -23,7 +23,7 @@ TEST(MergeCost, by_hand) {
   const MergeCost cost = cost_of(131072, 4);
   EXPECT_EQ(cost.table_bytes, 2048 * 1040);
   EXPECT_EQ(cost.landmark_bytes, 1536 * 1040);
-  EXPECT_EQ(cost.score_bytes, 32768LL * 4 * 3 * (128 + 128 + 24));
+  EXPECT_EQ(cost.score_bytes, 98304LL * 4 * 128 + 32768LL * 4 * 3 * (128 + 24));
 }
 
 TEST(ChooseMerge, prefill_gathers_landmarks_unless_they_do_not_fit) {
