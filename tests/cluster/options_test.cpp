@@ -40,7 +40,7 @@ std::string planted_error(Arguments arguments) {
   return error_of(arguments);
 }
 
-TEST(PrefillOptions, DefaultsLeaveTheFilesMetadataInCharge) {
+TEST(PrefillOptions, defaults_leave_the_files_metadata_in_charge) {
   const auto options = parse_prefill_options({"--input", "layer.safetensors"}, {});
   EXPECT_EQ(options.input, "layer.safetensors");
   EXPECT_FALSE(options.planted || options.topk || options.window || options.chunk || options.scale);
@@ -55,7 +55,7 @@ TEST(PrefillOptions, DefaultsLeaveTheFilesMetadataInCharge) {
   EXPECT_TRUE(options.cu_seqlens.empty() && options.output.empty() && options.json.empty() && options.log_dir.empty());
 }
 
-TEST(PrefillOptions, ReadsEveryFlag) {
+TEST(PrefillOptions, reads_every_flag) {
   const auto options = parse_prefill_options({"--planted=128k",
                                               "--topk",
                                               "8",
@@ -144,7 +144,7 @@ TEST(PrefillOptions, ReadsEveryFlag) {
   EXPECT_EQ(options.seed, ~std::uint64_t{0});
 }
 
-TEST(PrefillOptions, FlagBeatsEnvironmentBeatsConfigFileBeatsDefault) {
+TEST(PrefillOptions, flag_beats_environment_beats_config_file_beats_default) {
   const TemporaryFolder folder;
   const std::string config = folder.write("run.conf",
                                           "# a study\n"
@@ -169,7 +169,7 @@ TEST(PrefillOptions, FlagBeatsEnvironmentBeatsConfigFileBeatsDefault) {
   EXPECT_EQ(parse_prefill_options({"--config", config}, {}).topk, 1);
 }
 
-TEST(PrefillOptions, VariableNamesHaveUnderscoresForDashes) {
+TEST(PrefillOptions, variable_names_have_underscores_for_dashes) {
   const auto options = parse_prefill_options(
       {"--input", "f"}, {{"RINGMARK_FETCH_MIB", "5"}, {"RINGMARK_LOG_DIR", "logs"}, {"RINGMARK_CU_SEQLENS", "0,5"}});
   EXPECT_EQ(options.fetch_mib, 5);
@@ -177,7 +177,7 @@ TEST(PrefillOptions, VariableNamesHaveUnderscoresForDashes) {
   EXPECT_EQ(options.cu_seqlens.size(), 2u);
 }
 
-TEST(PrefillOptions, UnknownNamesGetTheNearestKnownOne) {
+TEST(PrefillOptions, unknown_names_get_the_nearest_known_one) {
   EXPECT_EQ(error_of({"--planted", "1k", "--topkk", "8"}), "unknown flag --topkk; did you mean --topk?");
   EXPECT_EQ(error_of({"--windwo=8"}), "unknown flag --windwo; did you mean --window?");
   EXPECT_EQ(error_of({"--fetch_mib", "8"}), "unknown flag --fetch_mib; did you mean --fetch-mib?");
@@ -190,7 +190,7 @@ TEST(PrefillOptions, UnknownNamesGetTheNearestKnownOne) {
   EXPECT_EQ(error_of({"--input", "f"}, {{"OTHER_TOPK", "8"}}), "");
 }
 
-TEST(PrefillOptions, ConfigErrorsNameFileAndLine) {
+TEST(PrefillOptions, config_errors_name_file_and_line) {
   const TemporaryFolder folder;
   const auto config_error = [&](std::string_view text) {
     return error_of({"--planted", "1k", "--config", folder.write("c", text)});
@@ -210,7 +210,7 @@ TEST(PrefillOptions, ConfigErrorsNameFileAndLine) {
   EXPECT_EQ(error_of({"--config", folder.file("")}), folder.file("") + ": cannot read: Is a directory");
 }
 
-TEST(PrefillOptions, BadValuesNameOriginValueAndLimit) {
+TEST(PrefillOptions, bad_values_name_origin_value_and_limit) {
   EXPECT_EQ(planted_error({"--topk", "9000"}), "--topk = 9000 is not a whole number in [0, 4096]");
   EXPECT_EQ(planted_error({"--topk", "-1"}), "--topk = -1 is not a whole number in [0, 4096]");
   EXPECT_EQ(planted_error({"--topk", "8x"}), "--topk = 8x is not a whole number in [0, 4096]");
@@ -239,7 +239,7 @@ TEST(PrefillOptions, BadValuesNameOriginValueAndLimit) {
             "RINGMARK_TOPK = many is not a whole number in [0, 4096]");
 }
 
-TEST(PrefillOptions, ExactlyOneInput) {
+TEST(PrefillOptions, exactly_one_input) {
   EXPECT_EQ(error_of({}), "neither --input FILE nor --planted TOKENS is given; exactly one is needed");
   EXPECT_EQ(error_of({"--input", "f", "--planted", "1k"}),
             "both --input = f and --planted = 1k are given; exactly one is needed");
@@ -247,13 +247,13 @@ TEST(PrefillOptions, ExactlyOneInput) {
             "both --input = f and RINGMARK_PLANTED = 1k are given; exactly one is needed");
 }
 
-TEST(PrefillOptions, OptionsFitTogether) {
+TEST(PrefillOptions, options_fit_together) {
   EXPECT_EQ(planted_error({"--heads", "6", "--kv-heads", "4"}), "heads = 6 is not a multiple of kv-heads = 4");
   EXPECT_EQ(error_of({"--input", "f", "--needles", "3"}), "--needles = 3 has no meaning without --planted");
   EXPECT_EQ(error_of({"--input", "f", "--topk-chunks"}), "--topk-chunks needs --output FILE to write into");
 }
 
-TEST(PrefillOptions, MisplacedArguments) {
+TEST(PrefillOptions, misplaced_arguments) {
   EXPECT_EQ(error_of({"layer.safetensors"}), "argument 'layer.safetensors' belongs to no flag");
   EXPECT_EQ(error_of({"--topk", "8", "--topk", "9"}), "--topk is given twice: 8 and 9");
   EXPECT_EQ(error_of({"--input"}), "the required argument for option '--input' is missing");
@@ -261,7 +261,7 @@ TEST(PrefillOptions, MisplacedArguments) {
   EXPECT_NE(error_of({"--quiet=yes"}), "");
 }
 
-TEST(PrefillOptions, HelpMentionsEveryOptionOnNarrowLines) {
+TEST(PrefillOptions, help_mentions_every_option_on_narrow_lines) {
   const std::string help = prefill_help();
   for (const std::string& option : all_options)
     EXPECT_NE(help.find("  --" + option + " "), std::string::npos) << option;
@@ -273,7 +273,7 @@ TEST(PrefillOptions, HelpMentionsEveryOptionOnNarrowLines) {
   }
 }
 
-TEST(PrefillOptions, EveryOptionWithAValueIsAVariable) {
+TEST(PrefillOptions, every_option_with_a_value_is_a_variable) {
   for (const std::string& option : all_options) {
     if (option == "help" || option == "config") continue;
     std::string variable = "RINGMARK_";
@@ -283,7 +283,7 @@ TEST(PrefillOptions, EveryOptionWithAValueIsAVariable) {
   }
 }
 
-TEST(NearestName, CountsEditsAndRefusesFarNames) {
+TEST(NearestName, counts_edits_and_refuses_far_names) {
   const std::vector<std::string> names = {"prefill", "topk", "topics", "heads", "kv-heads"};
   EXPECT_EQ(nearest_name("prefil", names), "prefill");
   EXPECT_EQ(nearest_name("perfill", names), "prefill");
@@ -297,7 +297,7 @@ TEST(NearestName, CountsEditsAndRefusesFarNames) {
   EXPECT_EQ(suggestion("decode", names), "");
 }
 
-TEST(Environment, HoldsOnlyOurVariables) {
+TEST(Environment, holds_only_our_variables) {
   ASSERT_EQ(::setenv("RINGMARK_TOPK", "a=b", 1), 0);
   ASSERT_EQ(::setenv("XRINGMARK_TOPK", "c", 1), 0);
   const Environment found = ringmark_environment();

@@ -24,7 +24,7 @@ class ProgressTest : public ::testing::Test {
   std::vector<std::string> written_;
 };
 
-TEST_F(ProgressTest, SilentWritesNothing) {
+TEST_F(ProgressTest, silent_writes_nothing) {
   Progress progress = make({.form = Form::kSilent});
   progress.begin("select", 10);
   for (int i = 0; i <= 10; ++i, now_ += 60) progress.advance(i);
@@ -32,7 +32,7 @@ TEST_F(ProgressTest, SilentWritesNothing) {
   EXPECT_TRUE(written_.empty());
 }
 
-TEST_F(ProgressTest, LinesComeEveryTenSeconds) {
+TEST_F(ProgressTest, lines_come_every_ten_seconds) {
   Progress progress = make({.form = Form::kLines});
   progress.begin("select", 200);
   for (int i = 0; i < 100; ++i, now_ += 0.25) progress.advance(i);
@@ -41,7 +41,7 @@ TEST_F(ProgressTest, LinesComeEveryTenSeconds) {
                                                 "select: done in 25 s\n"}));
 }
 
-TEST_F(ProgressTest, ManyShortStagesKeepTheRhythmOfLines) {
+TEST_F(ProgressTest, many_short_stages_keep_the_rhythm_of_lines) {
   Progress progress = make({.form = Form::kLines});
   for (int stage = 0; stage < 120; ++stage) {
     progress.begin("wave", 2);
@@ -55,7 +55,7 @@ TEST_F(ProgressTest, ManyShortStagesKeepTheRhythmOfLines) {
   EXPECT_EQ(lines, 3);
 }
 
-TEST_F(ProgressTest, BarFillsTheScreenAndIsClearedAtTheEnd) {
+TEST_F(ProgressTest, bar_fills_the_screen_and_is_cleared_at_the_end) {
   Progress progress = make({.form = Form::kBar, .width = 60});
   progress.begin("select", 200);
   progress.advance(10);
@@ -72,7 +72,7 @@ TEST_F(ProgressTest, BarFillsTheScreenAndIsClearedAtTheEnd) {
   EXPECT_EQ(written_.size(), 2u);
 }
 
-TEST_F(ProgressTest, ColourIsOnlyThereWhenAllowed) {
+TEST_F(ProgressTest, colour_is_only_there_when_allowed) {
   Progress progress = make({.form = Form::kBar, .colour = true, .width = 100});
   progress.begin("select", 2);
   now_ += 1;
@@ -80,7 +80,7 @@ TEST_F(ProgressTest, ColourIsOnlyThereWhenAllowed) {
   EXPECT_NE(written_.back().find("\x1b[32m####################\x1b[0m"), std::string::npos);
 }
 
-TEST_F(ProgressTest, NeverWiderThanTheScreen) {
+TEST_F(ProgressTest, never_wider_than_the_screen) {
   for (int width = 1; width < 120; ++width) {
     Progress progress = make({.form = Form::kBar, .width = width});
     progress.begin("a stage with a long name", 1'000'000'000);
@@ -90,7 +90,7 @@ TEST_F(ProgressTest, NeverWiderThanTheScreen) {
   }
 }
 
-TEST_F(ProgressTest, AnErrorLeavesNoBarBehind) {
+TEST_F(ProgressTest, an_error_leaves_no_bar_behind) {
   {
     Progress progress = make({.form = Form::kBar});
     progress.begin("select", 2);
@@ -100,7 +100,7 @@ TEST_F(ProgressTest, AnErrorLeavesNoBarBehind) {
   EXPECT_EQ(written_.back(), "\r\x1b[K");
 }
 
-TEST_F(ProgressTest, OddTotalsAreHarmless) {
+TEST_F(ProgressTest, odd_totals_are_harmless) {
   Progress progress = make({.form = Form::kBar});
   progress.begin("empty shard", 0);
   now_ += 1;
@@ -116,13 +116,13 @@ TEST_F(ProgressTest, OddTotalsAreHarmless) {
   EXPECT_EQ(written_.back(), "\r\x1b[K");
 }
 
-TEST(StderrScreen, OtherRanksAndQuietAreSilent) {
+TEST(StderrScreen, other_ranks_and_quiet_are_silent) {
   EXPECT_EQ(stderr_screen(1, false).form, Form::kSilent);
   EXPECT_EQ(stderr_screen(0, true).form, Form::kSilent);
   EXPECT_NE(stderr_screen(0, false).form, Form::kSilent);
 }
 
-TEST(StderrScreen, HonoursNoColor) {
+TEST(StderrScreen, honours_no_color) {
   ::setenv("NO_COLOR", "1", 1);
   EXPECT_FALSE(stderr_screen(0, false).colour);
   ::unsetenv("NO_COLOR");

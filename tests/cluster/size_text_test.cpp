@@ -7,7 +7,7 @@
 namespace ringmark::cluster {
 namespace {
 
-TEST(ParseCount, TakesBinarySuffixes) {
+TEST(ParseCount, takes_binary_suffixes) {
   EXPECT_EQ(parse_count("0"), 0);
   EXPECT_EQ(parse_count("131072"), 131072);
   EXPECT_EQ(parse_count("128k"), 131072);
@@ -18,14 +18,14 @@ TEST(ParseCount, TakesBinarySuffixes) {
   EXPECT_EQ(parse_count("9007199254740991k"), 9007199254740991 * 1024);
 }
 
-TEST(ParseCount, RefusesEverythingElse) {
+TEST(ParseCount, refuses_everything_else) {
   for (const char* text : {"", " 1", "1 ", "-1", "+1", "1.5k", "1e3", "0x10", "k", "1kk", "1kb", "1t", "ten", "1,2",
                            "9223372036854775808", "9007199254740992k", "99999999999999999999g"}) {
     EXPECT_FALSE(parse_count(text).has_value()) << text;
   }
 }
 
-TEST(BytesText, UsesTheLargestUnitThatFits) {
+TEST(BytesText, uses_the_largest_unit_that_fits) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(1023), "1023 B");
   EXPECT_EQ(bytes_text(1024), "1.0 KiB");

@@ -52,7 +52,7 @@ std::string error_text(std::string_view header, std::size_t data_bytes) {
   }
 }
 
-TEST(SafetensorsReader, ReadsNamesShapesMetadataAndRows) {
+TEST(SafetensorsReader, reads_names_shapes_metadata_and_rows) {
   const TemporaryFolder folder;
   const std::string bytes = valid_safetensors();
   const SafetensorsFile file(folder.write("valid", bytes));
@@ -72,7 +72,7 @@ TEST(SafetensorsReader, ReadsNamesShapesMetadataAndRows) {
   file.read_rows(file.tensor("empty"), {0, 0}, {});
 }
 
-TEST(SafetensorsReader, AcceptsWhatTheFormatAllows) {
+TEST(SafetensorsReader, accepts_what_the_format_allows) {
   EXPECT_EQ(error_text("{}", 0), "");
   EXPECT_EQ(error_text(" \t\r\n{}   ", 0), "");
   EXPECT_EQ(error_text(R"({"__metadata__":{}})", 0), "");
@@ -88,7 +88,7 @@ TEST(SafetensorsReader, AcceptsWhatTheFormatAllows) {
             "");
 }
 
-TEST(SafetensorsReader, KnowsEveryDtype) {
+TEST(SafetensorsReader, knows_every_dtype) {
   const std::vector<std::pair<std::string, std::int64_t>> dtypes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U16", 2}, {"I16", 2}, {"F16", 2},
       {"BF16", 2}, {"U32", 4}, {"I32", 4}, {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8}};
@@ -101,7 +101,7 @@ TEST(SafetensorsReader, KnowsEveryDtype) {
   EXPECT_EQ(safetensors_element_bytes("F4"), 0);
 }
 
-TEST(SafetensorsReader, RefusesEveryMalformedFile) {
+TEST(SafetensorsReader, refuses_every_malformed_file) {
   const TemporaryFolder folder;
   const auto files = ringmark::test::malformed_safetensors();
   EXPECT_GE(files.size(), 100u);
@@ -114,7 +114,7 @@ TEST(SafetensorsReader, RefusesEveryMalformedFile) {
   }
 }
 
-TEST(SafetensorsReader, ErrorsNameTensorValueAndLimit) {
+TEST(SafetensorsReader, errors_name_tensor_value_and_limit) {
   EXPECT_EQ(error_text(R"({"q":{"dtype":"F32","shape":[32,8],"data_offsets":[0,65536]}})", 65536),
             "f: tensor 'q': shape [32, 8] of F32 has 1024 bytes, data_offsets [0, 65536] span 65536");
   EXPECT_EQ(error_text(R"({"q":{"dtype":"U8","shape":[4],"data_offsets":[5,1]}})", 5),
@@ -129,7 +129,7 @@ TEST(SafetensorsReader, ErrorsNameTensorValueAndLimit) {
             "f: tensor '" + long_name.substr(0, 80) + "...': its entry is 3, not an object");
 }
 
-TEST(SafetensorsReader, RefusesAValidFileCutAtEveryByte) {
+TEST(SafetensorsReader, refuses_a_valid_file_cut_at_every_byte) {
   const TemporaryFolder folder;
   const std::string bytes = valid_safetensors();
   const std::string path = folder.write("cut", bytes);
@@ -143,11 +143,11 @@ TEST(SafetensorsReader, RefusesAValidFileCutAtEveryByte) {
   expect_one_bad_input_line(error_of_opening(path), path);
 }
 
-TEST(SafetensorsReader, SurvivesMutatedFiles) {
+void mutate(int rounds, std::uint32_t seed) {
   const std::string valid = valid_safetensors();
-  std::mt19937 random(20240607);
+  std::mt19937 random(seed);
   const auto below = [&](std::size_t limit) { return random() % limit; };
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     std::string bytes = valid;
     const std::size_t flips = 1 + below(4);
     for (std::size_t i = 0; i < flips; ++i) {
@@ -166,14 +166,17 @@ TEST(SafetensorsReader, SurvivesMutatedFiles) {
   }
 }
 
-TEST(SafetensorsReader, ParsesAHeadThatIsCutAsAnError) {
+TEST(SafetensorsReader, survives_mutated_files) { mutate(2000, 20240607); }
+TEST(SafetensorsReaderFull, survives_mutated_files) { mutate(500'000, 7); }
+
+TEST(SafetensorsReader, parses_a_head_that_is_cut_as_an_error) {
   const std::string bytes = valid_safetensors();
   const auto file_bytes = static_cast<std::int64_t>(bytes.size());
   EXPECT_THROW(parse_safetensors_header("f", std::string_view(bytes).substr(0, 40), file_bytes), Error);
   EXPECT_THROW(parse_safetensors_header("f", std::string_view(bytes).substr(0, 5), file_bytes), Error);
 }
 
-TEST(SafetensorsReader, RefusesWhatIsNotAFile) {
+TEST(SafetensorsReader, refuses_what_is_not_a_file) {
   const TemporaryFolder folder;
   const std::string missing = folder.file("missing");
   expect_one_bad_input_line(error_of_opening(missing), missing);
@@ -190,7 +193,7 @@ TEST(SafetensorsReader, RefusesWhatIsNotAFile) {
   expect_one_bad_input_line(error_of_opening("/dev/zero"), "/dev/zero");
 }
 
-TEST(SafetensorsReader, NamesTheMissingTensor) {
+TEST(SafetensorsReader, names_the_missing_tensor) {
   const TemporaryFolder folder;
   const SafetensorsFile file(folder.write("valid", valid_safetensors()));
   try {
@@ -202,7 +205,7 @@ TEST(SafetensorsReader, NamesTheMissingTensor) {
   }
 }
 
-TEST(SafetensorsReader, AFileThatShrinksAfterOpeningIsAnErrorWithTheTensor) {
+TEST(SafetensorsReader, a_file_that_shrinks_after_opening_is_an_error_with_the_tensor) {
   const TemporaryFolder folder;
   const std::string path = folder.write("shrinks", valid_safetensors());
   const SafetensorsFile file(path);
@@ -217,7 +220,7 @@ TEST(SafetensorsReader, AFileThatShrinksAfterOpeningIsAnErrorWithTheTensor) {
   }
 }
 
-TEST(SafetensorsReader, RowsOutsideTheTensorAreABrokenPromise) {
+TEST(SafetensorsReader, rows_outside_the_tensor_are_a_broken_promise) {
   const TemporaryFolder folder;
   const SafetensorsFile file(folder.write("valid", valid_safetensors()));
   std::vector<std::byte> out(16);

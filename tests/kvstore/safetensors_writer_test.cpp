@@ -44,7 +44,7 @@ ExitCode code_of(const std::function<void()>& action) {
   return ExitCode::kOk;
 }
 
-TEST(SafetensorsWriter, TwoRanksWriteOneFile) {
+TEST(SafetensorsWriter, two_ranks_write_one_file) {
   const TemporaryFolder folder;
   const std::string path = folder.file("result.safetensors");
   const auto out = pattern(48, 1);
@@ -74,7 +74,7 @@ TEST(SafetensorsWriter, TwoRanksWriteOneFile) {
   EXPECT_EQ(file.header().metadata.at("quote"), "\"\\\n\xC3\xA9");
 }
 
-TEST(SafetensorsWriter, KeepsTheOrderGivenAndAlignsTheData) {
+TEST(SafetensorsWriter, keeps_the_order_given_and_aligns_the_data) {
   const TemporaryFolder folder;
   const std::string path = folder.file("f");
   for (std::size_t extra = 0; extra < 9; ++extra) {
@@ -90,7 +90,7 @@ TEST(SafetensorsWriter, KeepsTheOrderGivenAndAlignsTheData) {
   }
 }
 
-TEST(SafetensorsWriter, WithoutTensorsTheFileIsStillValid) {
+TEST(SafetensorsWriter, without_tensors_the_file_is_still_valid) {
   const TemporaryFolder folder;
   const std::string path = folder.file("f");
   auto writer = SafetensorsWriter::create(path, {}, {});
@@ -99,7 +99,7 @@ TEST(SafetensorsWriter, WithoutTensorsTheFileIsStillValid) {
   EXPECT_TRUE(SafetensorsFile(path).header().tensors.empty());
 }
 
-TEST(SafetensorsWriter, LeavesTheTargetAloneUnlessCommitted) {
+TEST(SafetensorsWriter, leaves_the_target_alone_unless_committed) {
   const TemporaryFolder folder;
   const std::string path = folder.write("f", "the result of yesterday");
   {
@@ -113,7 +113,7 @@ TEST(SafetensorsWriter, LeavesTheTargetAloneUnlessCommitted) {
   EXPECT_EQ(TemporaryFolder::read(path), "the result of yesterday");
 }
 
-TEST(SafetensorsWriter, AMovedFromWriterRemovesNothing) {
+TEST(SafetensorsWriter, a_moved_from_writer_removes_nothing) {
   const TemporaryFolder folder;
   const std::string path = folder.file("f");
   auto first = std::make_unique<SafetensorsWriter>(SafetensorsWriter::create(path, some_tensors, {}));
@@ -125,7 +125,7 @@ TEST(SafetensorsWriter, AMovedFromWriterRemovesNothing) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"f"});
 }
 
-TEST(SafetensorsWriter, HidesTheTemporaryFileAndGivesTheResultTheUsualMode) {
+TEST(SafetensorsWriter, hides_the_temporary_file_and_gives_the_result_the_usual_mode) {
   const TemporaryFolder folder;
   const std::string path = folder.file("f");
   const mode_t before = ::umask(027);
@@ -141,7 +141,7 @@ TEST(SafetensorsWriter, HidesTheTemporaryFileAndGivesTheResultTheUsualMode) {
   EXPECT_EQ(status.st_mode & 0777, 0640u);
 }
 
-TEST(SafetensorsWriter, TakesARelativePathAndALongName) {
+TEST(SafetensorsWriter, takes_a_relative_path_and_a_long_name) {
   const TemporaryFolder folder;
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(folder.file(""));
@@ -154,7 +154,7 @@ TEST(SafetensorsWriter, TakesARelativePathAndALongName) {
   std::filesystem::current_path(before);
 }
 
-TEST(SafetensorsWriter, RefusesTargetsThatCannotBeReplaced) {
+TEST(SafetensorsWriter, refuses_targets_that_cannot_be_replaced) {
   const TemporaryFolder folder;
   const auto create = [&](const std::string& path) {
     return code_of([&] { SafetensorsWriter::create(path, some_tensors, {}); });
@@ -167,7 +167,7 @@ TEST(SafetensorsWriter, RefusesTargetsThatCannotBeReplaced) {
   EXPECT_EQ(create(folder.file("d")), ExitCode::kBadInput);
 }
 
-TEST(SafetensorsWriter, RefusesTensorsThatMakeNoValidHeader) {
+TEST(SafetensorsWriter, refuses_tensors_that_make_no_valid_header) {
   const TemporaryFolder folder;
   const auto create = [&](const std::vector<TensorToWrite>& tensors) {
     return code_of([&] { SafetensorsWriter::create(folder.file("f"), tensors, {}); });
@@ -180,7 +180,7 @@ TEST(SafetensorsWriter, RefusesTensorsThatMakeNoValidHeader) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(SafetensorsWriter, AFullDiskIsKnownBeforeAnythingIsWritten) {
+TEST(SafetensorsWriter, a_full_disk_is_known_before_anything_is_written) {
   const TemporaryFolder folder;
   try {
     SafetensorsWriter::create(folder.file("f"), {{"a", "U8", {std::int64_t{1} << 60}}}, {});
@@ -192,12 +192,12 @@ TEST(SafetensorsWriter, AFullDiskIsKnownBeforeAnythingIsWritten) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(SafetensorsWriter, JoiningNothingIsAnEnvironmentError) {
+TEST(SafetensorsWriter, joining_nothing_is_an_environment_error) {
   const TemporaryFolder folder;
   EXPECT_EQ(code_of([&] { SafetensorsWriter::join(folder.file("f"), 7); }), ExitCode::kEnvironment);
 }
 
-TEST(SafetensorsWriter, MisuseIsABrokenPromise) {
+TEST(SafetensorsWriter, misuse_is_a_broken_promise) {
   const TemporaryFolder folder;
   const std::string path = folder.file("f");
   auto creator = SafetensorsWriter::create(path, some_tensors, {});

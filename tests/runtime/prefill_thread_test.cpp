@@ -138,8 +138,8 @@ void check_random_layers(std::uint64_t first_seed, int count) {
   }
 }
 
-TEST(PrefillOnThreads, random_layers_match_the_reference) { check_random_layers(1000, 60); }
-TEST(PrefillOnThreadsFull, more_random_layers_match_the_reference) { check_random_layers(5000, 600); }
+TEST(PrefillOnThreads, random_layers_match_the_reference) { check_random_layers(1000, 120); }
+TEST(PrefillOnThreadsFull, more_random_layers_match_the_reference) { check_random_layers(5000, 3000); }
 
 // bugs.md 12, 14, 4: lengths that divide by nothing, fewer tokens than ranks, one block for many ranks.
 TEST(PrefillOnThreads, awkward_lengths) {
