@@ -250,7 +250,7 @@ class Gemm {
  public:
   Gemm() : a_(kElements, 0.5f), b_(kElements, 0.25f), c_(kElements) {}
   void multiply() {
-    constexpr auto n = static_cast<blasint>(kGemmSize);
+    const auto n = static_cast<blasint>(kGemmSize);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, a_.data(), n, b_.data(), n, 0.0f, c_.data(),
                 n);
   }

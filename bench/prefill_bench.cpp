@@ -68,12 +68,12 @@ int run(int threads) {
   const auto faster = [](const Run& a, const Run& b) { return a.seconds < b.seconds; };
   const Run& best_sparse = *std::min_element(sparse_runs.begin(), sparse_runs.end(), faster);
   const Run& best_dense = *std::min_element(dense_runs.begin(), dense_runs.end(), faster);
-  constexpr double kFactor = static_cast<double>(kSparseTokens / kDenseTokens) * (kSparseTokens / kDenseTokens);
-  const double extrapolated = best_dense.seconds * kFactor;
+  constexpr double kLonger = static_cast<double>(kSparseTokens) / kDenseTokens;
+  const double extrapolated = best_dense.seconds * kLonger * kLonger;
   fmt::print("prefill, H=4 Hkv=1 d=64 S=64 W=128 K=16 bf16, 1 rank, {} thread(s), {}; best of {} rounds\n", threads,
              kernels::cpu::name_of(kernels::cpu::active_isa()), kRounds);
   fmt::print("  exact causal attention, {} tokens      {:8.2f} s\n", kDenseTokens, best_dense.seconds);
-  fmt::print("  the same at {} tokens (x {:.0f}, N^2)    {:8.2f} s\n", kSparseTokens, kFactor, extrapolated);
+  fmt::print("  the same at {} tokens (x {:.0f}, N^2)    {:8.2f} s\n", kSparseTokens, kLonger * kLonger, extrapolated);
   fmt::print("  sparse prefill, {} tokens             {:8.2f} s\n   ", kSparseTokens, best_sparse.seconds);
   for (const char* stage : {"landmarks", "plan", "window", "select", "attend"}) {
     fmt::print(" {} {:.2f}", stage, best_sparse.clock.seconds(stage));

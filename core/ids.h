@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <ios>
+#include <type_traits>
 
 namespace ringmark {
 
@@ -26,6 +28,7 @@ class Id {
 
   // Written with a template stream: nvcc rejects an in-class friend with auto parameters.
   template <class Stream>
+  requires std::is_base_of_v<std::ios_base, Stream>
   friend Stream& operator<<(Stream& out, Id id) {
     out << id.value_;
     return out;

@@ -5,14 +5,13 @@ set -uo pipefail
 ringmark=$1
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/log"
-# Rank 1 stops itself some time after the start; one that stopped before or after its work proves nothing, so the input
-# is large enough to be at work for seconds.
+# Rank 1 is stopped when it holds its shard: before that it might still be joining the job, where no deadline is ours.
 cat > "$folder/rank.sh" << 'S'
 #!/usr/bin/env bash
 "$@" &
 rank=$!
 if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
-  sleep 1.5
+  until [ "$(awk '/^VmRSS/ { print $2 }' /proc/$rank/status)" -gt 80000 ]; do sleep 0.02; done
   kill -STOP $rank
 fi
 wait $rank

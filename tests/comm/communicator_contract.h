@@ -71,7 +71,9 @@ inline void all_to_all_takes_any_matrix(Communicator& communicator) {
   });
   // Only to oneself.
   all_to_all_delivers(communicator, [](int from, int to) { return from == to ? std::size_t{5000} : std::size_t{0}; });
-  all_to_all_delivers(communicator, [](int from, int to) { return static_cast<std::size_t>(100'000 * from + to); });
+  all_to_all_delivers(communicator, [](int from, int to) {
+    return std::size_t{100'000} * static_cast<std::size_t>(from) + static_cast<std::size_t>(to);
+  });
 }
 
 inline void reductions_are_exact(Communicator& communicator) {

@@ -15,8 +15,8 @@ using kernels::reference::Layer;
 using kernels::reference::Result;
 
 // One head of dimension 1, scale 1, no landmark slots.
-Layer line(std::vector<double> q, std::vector<double> k, std::vector<double> v, std::int64_t chunk_size,
-           std::int64_t topk) {
+Layer line(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& v,
+           std::int64_t chunk_size, std::int64_t topk) {
   AttentionProblem problem;
   problem.tokens = static_cast<std::int64_t>(q.size());
   problem.head_dim = 1;
@@ -25,7 +25,7 @@ Layer line(std::vector<double> q, std::vector<double> k, std::vector<double> v, 
   AttentionPolicy policy;
   policy.window = 0;
   policy.topk = topk;
-  return {problem, policy, q, q, std::move(k), std::move(v)};
+  return {problem, policy, q, q, k, v};
 }
 
 Result attend_last(const Layer& layer) {

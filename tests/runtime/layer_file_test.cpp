@@ -24,7 +24,7 @@ struct Content {
 };
 
 std::string write(const TemporaryFolder& folder, const Content& content) {
-  const std::string path = folder.file("layer.safetensors");
+  std::string path = folder.file("layer.safetensors");
   SafetensorsWriter writer = SafetensorsWriter::create(path, content.tensors, content.metadata);
   for (const TensorToWrite& tensor : content.tensors) {
     std::int64_t elements = 1;
