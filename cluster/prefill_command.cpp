@@ -141,7 +141,8 @@ class PrefillCommand {
       transport_ = {nullptr, "none: the reference gathers the whole layer"};
       return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
     }
-    transport_ = comm::choose_transport(ranks_, options_.transport);
+    runtime::agree(ranks_, "choose the transport",
+                   [&] { transport_ = comm::choose_transport(ranks_, options_.transport); });
     Progress progress(ranks_.rank(), options_.quiet);
     return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress);
   }

@@ -19,7 +19,20 @@ void refuse_split_launch(int world_size, const char* slurm_ntasks, bool under_mp
                   tasks, world_size));
 }
 
+void refuse_step_without_pmi(const char* step_tasks, bool has_pmi) {
+  if (has_pmi || step_tasks == nullptr) return;
+  const long tasks = std::strtol(step_tasks, nullptr, 10);
+  if (tasks <= 1) return;
+  fail_environment(
+      fmt::format("srun started {} tasks without PMIx, and each would be an MPI world of 1 rank: start the job with "
+                  "srun --mpi=pmix",
+                  tasks));
+}
+
 MpiSession::MpiSession() : exceptions_at_start_(std::uncaught_exceptions()) {
+  const bool has_pmi = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr ||
+                       std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+  refuse_step_without_pmi(std::getenv("SLURM_STEP_NUM_TASKS"), has_pmi);
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &granted_level_) != MPI_SUCCESS) {
     fail_environment("MPI_Init_thread failed");
   }

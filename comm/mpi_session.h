@@ -29,6 +29,10 @@ class MpiSession {
   int exceptions_at_start_ = 0;
 };
 
+// Throws Error(kEnvironment) when srun started a step of several tasks without a process manager that MPI can use: its
+// initialisation would end every task with a page of text. step_tasks is SLURM_STEP_NUM_TASKS, null when unset.
+void refuse_step_without_pmi(const char* step_tasks, bool has_pmi);
+
 // Throws Error(kEnvironment) with both numbers when Slurm started several tasks and MPI sees only one: the library and
 // Slurm do not speak the same PMI. slurm_ntasks is the variable SLURM_NTASKS, null when unset. Under mpirun the number
 // of Slurm tasks says nothing.

@@ -2,6 +2,7 @@
 
 #include <new>
 #include <optional>
+#include <vector>
 
 namespace ringmark::runtime {
 
@@ -14,7 +15,13 @@ void agree(comm::Communicator& communicator, std::string_view stage, const std::
   } catch (const std::bad_alloc&) {
     mine.emplace(ExitCode::kEnvironment, "out of memory");
   }
-  const auto codes = communicator.gather_sizes(stage, mine ? static_cast<std::int64_t>(mine->code()) : 0);
+  std::vector<std::int64_t> codes;
+  try {
+    codes = communicator.gather_sizes(stage, mine ? static_cast<std::int64_t>(mine->code()) : 0);
+  } catch (const Error&) {
+    if (mine) throw Error(mine->code(), mine->what());  // the first cause; peers may be waiting
+    throw;
+  }
   for (std::size_t rank = 0; rank < codes.size(); ++rank) {
     if (codes[rank] == 0) continue;
     if (static_cast<int>(rank) == communicator.rank()) throw *mine;

@@ -40,6 +40,9 @@ expect 3 'needs .* GiB, its limit is 0.25 GiB' "$ringmark" prefill --planted 1m 
 expect 2 'nowhere' "$ringmark" prefill --planted 1k --output nowhere/out.safetensors
 # bugs.md 57: Slurm started four tasks that MPI does not see.
 expect 3 '4.*1|1.*4' env SLURM_NTASKS=4 "$ringmark" prefill --planted 1k
+# The same, as srun --mpi=none leaves the environment of a step.
+expect 3 '2 tasks without PMIx.*srun --mpi=pmix' env SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 \
+  "$ringmark" prefill --planted 1k
 
 # bugs.md 59: each of the malformed files, one line with the path.
 mkdir malformed && "$write_malformed" malformed || fail "cannot write the malformed files"

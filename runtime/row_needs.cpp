@@ -1,0 +1,55 @@
+#include "runtime/row_needs.h"
+
+#include <algorithm>
+
+namespace ringmark::runtime {
+
+using kernels::Selection;
+using partition::SequenceGrid;
+
+// Window and sink blocks. Queries of one chunk with the same window start need the same blocks.
+RowNeeds window_needs(const AttentionProblem& problem, const SequenceGrid& grid, const std::vector<TokenId>& tokens) {
+  return [&problem, &grid, &tokens, last = Range<ChunkId>{ChunkId(-1), ChunkId(-1)}](
+             std::int64_t row, std::vector<BlockId>& needs) mutable {
+    const TokenId query = tokens[static_cast<std::size_t>(row)];
+    const Range<TokenId> window = grid.window_of(query);
+    const Range<ChunkId> chunks{grid.chunk_of(window.begin), grid.chunk_of(query) + 1};
+    if (chunks == last) return false;
+    last = chunks;
+    const Range<TokenId> sinks = grid.sinks_of(query);
+    const auto add = [&](Range<ChunkId> range) {
+      for (ChunkId chunk = range.begin; chunk < range.end; ++chunk) {
+        for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) needs.push_back({chunk, kv_head});
+      }
+    };
+    if (!sinks.empty()) add({grid.chunk_of(sinks.begin), grid.chunk_of(sinks.end - 1) + 1});
+    add(chunks);
+    return true;
+  };
+}
+
+RowNeeds chosen_needs(const Selection& selection) {
+  return [&selection](std::int64_t row, std::vector<BlockId>& needs) {
+    const auto slots = static_cast<std::size_t>(selection.kv_heads * selection.topk);
+    const std::int32_t* all = selection.chunks.data() + row * static_cast<std::int64_t>(slots);
+    if (row > 0 && std::equal(all, all + slots, all - slots)) return false;
+    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+      for (const std::int32_t chunk : selection.chosen(row, kv_head)) needs.push_back({ChunkId(chunk), kv_head});
+    }
+    return true;
+  };
+}
+
+std::vector<ChunkId> chosen_in(const Selection& selection, RowRange rows) {
+  std::vector<ChunkId> chunks;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+      for (const std::int32_t chunk : selection.chosen(row, kv_head)) chunks.emplace_back(chunk);
+    }
+  }
+  std::sort(chunks.begin(), chunks.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+  return chunks;
+}
+
+}  // namespace ringmark::runtime
