@@ -141,8 +141,11 @@ class PrefillCommand {
       transport_ = {nullptr, "none: the reference gathers the whole layer"};
       return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
     }
-    runtime::agree(ranks_, "choose the transport",
-                   [&] { transport_ = comm::choose_transport(ranks_, options_.transport); });
+    runtime::agree(ranks_, "choose the transport", [&] {
+      const auto chunks = static_cast<std::int64_t>(layout_->chunks_of(rank_).size());
+      transport_ =
+          comm::choose_transport(ranks_, options_.transport, runtime::exposed_bytes(problem(), policy(), chunks));
+    });
     Progress progress(ranks_.rank(), options_.quiet);
     return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress);
   }

@@ -49,7 +49,8 @@ Every query attends to its local window and to the topk chunks with the highest 
   mpirun -n 4 ringmark prefill --input layer.safetensors --output result.safetensors
   ringmark prefill --planted 128k --topk 16 --digest
 
-The input holds the tensors q, k, v and, for the hils scorer, landmark_q, each [tokens, heads, head_dim].
+The input holds the tensors q, k, v and, where the model has retrieval queries, landmark_q, each
+[tokens, heads, head_dim].
 Token counts take the suffixes k (1024), m and g. Values come from flags, else from environment variables
 (--head-dim is RINGMARK_HEAD_DIM), else from the --config file, else from the defaults below.
 Exit codes: 0 done, 2 usage or bad input, 3 environment (memory, MPI), 4 a peer failed or a deadline passed.
@@ -127,7 +128,7 @@ Group output_options() {
       .add_switch("topk-chunks", "also write the chosen chunks, as the tensor topk_chunks; needs --output")
       .add("json", "FILE", "write the report as JSON (default: none)")
       .add_switch("digest", "print one line `selection_digest <hex>` besides the table")
-      .add("log-dir", "DIR", "write one log file a rank into this folder (default: none)")
+      .add("log-dir", "DIR", "where a failing rank leaves its first cause, error.RANK.json (default: none)")
       .add_switch("quiet", "no progress on stderr")
       .add_switch("help", "print this text");
   return group;

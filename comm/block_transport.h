@@ -63,8 +63,11 @@ struct ChosenTransport {
 };
 
 // Collective. kAuto: loopback for one rank; otherwise rma if a functional probe passes (64 B and 64 KiB read with
-// content checked while the target idles, within 2 s) and request if not. A forced choice that fails its probe throws
+// content checked while the target idles, within 2 s) and the host's shared memory holds what will be exposed, and
+// request if not. A forced choice that fails its probe throws
 // Error(kEnvironment) with the reason and never falls back.
-ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice);
+//
+// region_bytes  what this rank will expose in all, as far as it is known
+ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice, std::int64_t region_bytes = 0);
 
 }  // namespace ringmark::comm

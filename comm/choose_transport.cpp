@@ -18,10 +18,12 @@ struct Candidate {
 };
 
 // The probe gets a transport of its own, with a short timeout: one that failed may have operations left pending.
-template <class Transport>
-Candidate try_transport(MpiCommunicator& communicator) {
+// `check` may refuse it with Error(kEnvironment) on all ranks.
+template <class Transport, class Check>
+Candidate try_transport(MpiCommunicator& communicator, Check&& check) {
   try {
     Transport probed(communicator, kProbeLimit);
+    check(probed);
     if (communicator.size() > 1) {
       ProbeResult result = probe_transport(communicator, probed);
       if (!result.passed) return {nullptr, std::move(result.words)};
@@ -35,6 +37,11 @@ Candidate try_transport(MpiCommunicator& communicator) {
   }
 }
 
+template <class Transport>
+Candidate try_transport(MpiCommunicator& communicator) {
+  return try_transport<Transport>(communicator, [](Transport&) {});
+}
+
 ChosenTransport forced(Candidate candidate, std::string_view name) {
   if (candidate.usable == nullptr) {
     fail_environment(fmt::format("transport '{}' was asked for and does not work here: {}", name, candidate.words));
@@ -44,7 +51,7 @@ ChosenTransport forced(Candidate candidate, std::string_view name) {
 
 }  // namespace
 
-ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice) {
+ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice, std::int64_t region_bytes) {
   if (choice == TransportChoice::kAuto && communicator.shares_address_space()) {
     return {std::make_unique<LoopbackTransport>(communicator),
             communicator.size() == 1 ? "loopback: one rank" : "loopback: all ranks share one address space"};
@@ -53,7 +60,8 @@ ChosenTransport choose_transport(Communicator& communicator, TransportChoice cho
   if (mpi == nullptr) fail_environment("transports 'rma' and 'request' need ranks that are MPI processes");
   if (choice == TransportChoice::kRma) return forced(try_transport<RmaTransport>(*mpi), "rma");
   if (choice == TransportChoice::kRequest) return forced(try_transport<RequestTransport>(*mpi), "request");
-  Candidate rma = try_transport<RmaTransport>(*mpi);
+  Candidate rma =
+      try_transport<RmaTransport>(*mpi, [&](RmaTransport& transport) { transport.check_room(region_bytes); });
   if (rma.usable != nullptr) return {std::move(rma.usable), fmt::format("rma: {}", rma.words)};
   Candidate request = try_transport<RequestTransport>(*mpi);
   if (request.usable == nullptr) {

@@ -88,6 +88,10 @@ Bytes RmaTransport::expose(std::int64_t bytes) {
   return windows_.emplace_back(std::move(window)).memory;
 }
 
+void RmaTransport::check_room(std::int64_t bytes) {
+  check_shared_memory(communicator_.gather_sizes("check shared memory", bytes));
+}
+
 void RmaTransport::check_shared_memory(std::span<const std::int64_t> sizes) {
   std::int64_t needed = 0;
   for (const int rank : communicator_.ranks_of_host()) {

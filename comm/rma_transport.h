@@ -22,7 +22,10 @@ class RmaTransport final : public BlockTransport {
   ~RmaTransport() override = default;
 
   std::string_view name() const override { return "rma"; }
-  // Also Error(kEnvironment) on every rank, with the bytes needed and free, when a host's /dev/shm is too small.
+  // Collective: Error(kEnvironment) on every rank, with the bytes needed and free, when a host's /dev/shm cannot hold
+  // regions of so many bytes of this rank.
+  void check_room(std::int64_t bytes);
+  // Also throws what check_room throws.
   Bytes expose(std::int64_t bytes) override;
   void publish() override;
   std::unique_ptr<PendingReads> get(std::span<const RemoteRead> reads) override;

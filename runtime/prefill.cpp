@@ -199,6 +199,11 @@ class Prefill {
 
 }  // namespace
 
+std::int64_t exposed_bytes(const AttentionProblem& problem, const AttentionPolicy& policy, std::int64_t chunks) {
+  return BlockStore::bytes_of(problem, chunks) +
+         LandmarkTable::bytes_of(kernels::LandmarkShape::of(problem, policy.scorer), chunks);
+}
+
 PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,
                       const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
                       LayerShard& shard, const PrefillOptions& options, ProgressSink& progress) {

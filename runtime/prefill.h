@@ -34,6 +34,9 @@ struct PrefillResult {
   StageClock clock;                // landmarks, window, select, fetch (time not hidden by work), attend
 };
 
+// Bytes that a rank with so many chunks exposes to its peers: blocks and landmark records.
+std::int64_t exposed_bytes(const AttentionProblem& problem, const AttentionPolicy& policy, std::int64_t chunks);
+
 // Collective. `shard` holds the rows of this rank in the order of `layout`; its K and V are moved into the block store
 // and released. Throws Error(kPeer) when a peer misses a deadline.
 PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,

@@ -132,6 +132,14 @@ class SpoiledTransport final : public BlockTransport {
   Fault fault_;
 };
 
+// A container's /dev/shm is often far smaller than the regions.
+TEST(AutomaticTransport, leaves_shared_memory_alone_where_it_has_no_room) {
+  MpiCommunicator communicator;
+  const auto chosen = choose_transport(communicator, TransportChoice::kAuto, std::int64_t{1} << 50);
+  EXPECT_EQ(chosen.transport->name(), communicator.size() == 1 ? "loopback" : "request");
+  EXPECT_EQ(chosen.why.find("/dev/shm") == std::string::npos, communicator.size() == 1) << chosen.why;
+}
+
 TEST(Probe, finds_a_transport_that_reads_wrong_bytes) {
   MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
   if (communicator.size() == 1) GTEST_SKIP() << "nobody to read from";
