@@ -32,7 +32,9 @@ class Communicator {
   virtual std::chrono::duration<double> timeout() const = 0;
 
   // Collective. `stage` names the work in error messages.
-  virtual void barrier(std::string_view stage) = 0;
+  void barrier(std::string_view stage) { barrier(stage, std::chrono::seconds(0)); }
+  // The same after work of uneven length: peers may honestly take `allowance` longer than the timeout.
+  virtual void barrier(std::string_view stage, std::chrono::duration<double> allowance) = 0;
 
   // Collective: every rank's bytes to every rank. all[r] receives what rank r sends and has exactly that size (sizes
   // are known to both sides; use gather_sizes where they are not). all[rank()] receives a copy of `mine`.

@@ -62,12 +62,12 @@ MpiCommunicator::MpiCommunicator(MPI_Comm parent, MpiOptions options) : comm_(pa
   ranks_of_host_ = find_ranks_of_host(comm_.get(), rank_);
 }
 
-void MpiCommunicator::barrier(std::string_view stage) {
+void MpiCommunicator::barrier(std::string_view stage, std::chrono::duration<double> allowance) {
   const std::byte here{1};
   std::vector<std::byte> others(static_cast<std::size_t>(size_));
   std::vector<Bytes> receive;
   for (std::byte& other : others) receive.emplace_back(&other, 1);
-  exchange(stage, std::vector<ConstBytes>(others.size(), ConstBytes(&here, 1)), receive);
+  exchange(stage, std::vector<ConstBytes>(others.size(), ConstBytes(&here, 1)), receive, allowance);
 }
 
 void MpiCommunicator::all_gather(std::string_view stage, ConstBytes mine, std::span<const Bytes> all) {
@@ -79,8 +79,8 @@ void MpiCommunicator::all_to_all(std::string_view stage, std::span<const ConstBy
   exchange(stage, send, receive);
 }
 
-void MpiCommunicator::exchange(std::string_view stage, std::span<const ConstBytes> send,
-                               std::span<const Bytes> receive) {
+void MpiCommunicator::exchange(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive,
+                               std::chrono::duration<double> allowance) {
   const auto ranks = static_cast<std::size_t>(size_);
   const auto self = static_cast<std::size_t>(rank_);
   require(send.size() == ranks && receive.size() == ranks, "a collective has one buffer per rank");
@@ -99,7 +99,7 @@ void MpiCommunicator::exchange(std::string_view stage, std::span<const ConstByte
       for_each_slice(send[static_cast<std::size_t>(peer)], options_.slice_bytes,
                      [&](ConstBytes part) { requests.send(comm_.get(), peer, kExchangeTag, part); });
     }
-    requests.wait(stage, options_.timeout);
+    requests.wait(stage, options_.timeout + allowance);
   } catch (const Error& error) {
     failure_ = error.what();
     comm_.abandon();

@@ -31,7 +31,8 @@ class MpiCommunicator final : public Communicator {
   bool shares_address_space() const override { return size_ == 1; }
   std::chrono::duration<double> timeout() const override { return options_.timeout; }
 
-  void barrier(std::string_view stage) override;
+  using Communicator::barrier;
+  void barrier(std::string_view stage, std::chrono::duration<double> allowance) override;
   void all_gather(std::string_view stage, ConstBytes mine, std::span<const Bytes> all) override;
   void all_to_all(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive) override;
   void all_reduce_sum(std::string_view stage, std::span<std::int64_t> values) override;
@@ -47,7 +48,8 @@ class MpiCommunicator final : public Communicator {
   std::int64_t slice_bytes() const { return options_.slice_bytes; }
 
  private:
-  void exchange(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive);
+  void exchange(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive,
+                std::chrono::duration<double> allowance = {});
   void check_not_failed(std::string_view stage) const;
 
   OwnedComm comm_;

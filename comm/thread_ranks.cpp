@@ -37,7 +37,8 @@ class Meeting {
   std::size_t ranks() const { return ranks_; }
   std::chrono::duration<double> timeout() const { return timeout_; }
 
-  std::vector<PostPointer> exchange(std::size_t rank, std::string_view stage, PostPointer mine) {
+  std::vector<PostPointer> exchange(std::size_t rank, std::string_view stage, PostPointer mine,
+                                    std::chrono::duration<double> allowance = {}) {
     const auto begin = Clock::now();
     std::unique_lock lock(mutex_);
     const std::uint64_t number = next_round_[rank]++;
@@ -45,7 +46,7 @@ class Meeting {
     round.posts.resize(ranks_);
     round.posts[rank] = std::move(mine);
     if (++round.posted == ranks_) changed_.notify_all();
-    changed_.wait_until(lock, begin + std::chrono::duration_cast<Clock::duration>(timeout_),
+    changed_.wait_until(lock, begin + std::chrono::duration_cast<Clock::duration>(timeout_ + allowance),
                         [&] { return round.posted == ranks_ || !failure_.empty() || waits_for_gone(round); });
     if (round.posted < ranks_) give_up(round, rank, stage, Clock::now() - begin);
     std::vector<PostPointer> posts = round.posts;
@@ -119,7 +120,10 @@ class ThreadRank final : public Communicator {
   bool shares_address_space() const override { return true; }
   std::chrono::duration<double> timeout() const override { return meeting_->timeout(); }
 
-  void barrier(std::string_view stage) override { meeting_->exchange(rank_, stage, std::make_shared<Post>()); }
+  using Communicator::barrier;
+  void barrier(std::string_view stage, std::chrono::duration<double> allowance) override {
+    meeting_->exchange(rank_, stage, std::make_shared<Post>(), allowance);
+  }
 
   void all_gather(std::string_view stage, ConstBytes mine, std::span<const Bytes> all) override {
     require(all.size() == meeting_->ranks(), "a collective has one buffer per rank");

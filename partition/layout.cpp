@@ -87,7 +87,10 @@ WorkBalance measure_balance(const SequenceGrid& grid, const Layout& layout) {
     std::int64_t pairs = 0;
     for (const ChunkId chunk : layout.chunks_of(RankId(rank))) {
       const Range<TokenId> tokens = grid.tokens_of(chunk);
-      for (TokenId token = tokens.begin; token < tokens.end; ++token) pairs += 1 + grid.eligible(token).size();
+      for (TokenId token = tokens.begin; token < tokens.end; ++token) {
+        const std::int64_t window_chunks = (grid.window_of(token).size() + grid.chunk_size() - 1) / grid.chunk_size();
+        pairs += window_chunks + grid.eligible(token).size();
+      }
     }
     balance.pairs.push_back(pairs);
   }

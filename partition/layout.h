@@ -48,9 +48,9 @@ class Layout {
 
 Layout make_layout(const SequenceGrid& grid, int ranks, Balance balance);
 
-// (query, chunk) pairs each rank scores for its own queries, and how uneven they are.
+// (query, chunk) pairs that each rank works on for its own queries, and how uneven they are.
 struct WorkBalance {
-  std::vector<std::int64_t> pairs;  // a rank: sum over its queries of (1 + eligible chunks); the 1 is the window
+  std::vector<std::int64_t> pairs;  // by rank: eligible chunks, which are scored, and chunks of the window
   double max_over_mean = 1.0;
 };
 WorkBalance measure_balance(const SequenceGrid& grid, const Layout& layout);

@@ -159,4 +159,10 @@ void missing_rank_is_named(Communicator& communicator, Collective collective) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, communicator.timeout() + std::chrono::seconds(1));
 }
 
+// Peers that work longer than the timeout are awaited for as long as they are allowed.
+inline void late_rank_is_awaited(Communicator& communicator) {
+  if (communicator.rank() == communicator.size() - 1) std::this_thread::sleep_for(2 * communicator.timeout());
+  communicator.barrier("uneven work", 10 * communicator.timeout());
+}
+
 }  // namespace ringmark::comm::contract

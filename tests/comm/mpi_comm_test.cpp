@@ -29,6 +29,11 @@ TEST(MpiCommunicator, splits_messages_alike_on_both_sides) {
   contract::all_gather_delivers_unequal_sizes(communicator, 1001);
 }
 
+TEST(MpiCommunicator, awaits_a_late_rank_that_is_allowed_to_be) {
+  MpiCommunicator hasty(MPI_COMM_WORLD, {.timeout = milliseconds(400)});
+  contract::late_rank_is_awaited(hasty);
+}
+
 TEST(MpiCommunicator, names_a_missing_rank) {
   const auto collectives = {
       +[](Communicator& c) { c.barrier("lonely"); },

@@ -51,6 +51,10 @@ TEST_P(ThreadRanks, name_a_missing_rank) {
   }
 }
 
+TEST_P(ThreadRanks, await_a_late_rank_that_is_allowed_to_be) {
+  run_thread_ranks(GetParam(), contract::late_rank_is_awaited, milliseconds(300));
+}
+
 TEST_P(ThreadRanks, rethrow_the_first_exception_and_wake_the_others) {
   const int last = GetParam() - 1;
   std::atomic<int> woken{0};
