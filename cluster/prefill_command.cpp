@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -100,6 +101,12 @@ class PrefillCommand {
   // Everything that can be refused is refused here, before anything large is allocated: the memory once by an even
   // share, before the layout's own tables, and once by the shard itself.
   void prepare() {
+    runtime::agree(ranks_, "check the outputs", [&] {
+      if (!options_.log_dir.empty() && !std::filesystem::is_directory(options_.log_dir)) {
+        fail_bad_input(fmt::format("log-dir = {} is no folder", options_.log_dir));
+      }
+      if (!options_.json.empty() && rank_ == RankId(0)) check_text_file(options_.json);
+    });
     runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
     limit_ = options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0)

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cluster/size_text.h"
@@ -17,6 +18,8 @@ namespace {
 double ratio(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
+
+std::string temporary_path(const std::string& path) { return fmt::format("{}.{}.tmp", path, getpid()); }
 
 }  // namespace
 
@@ -55,6 +58,7 @@ std::string report_table(const PrefillReport& r) {
 
 std::string report_json(const PrefillReport& r) {
   nlohmann::ordered_json json;
+  json["ringmark"] = RINGMARK_VERSION;
   json["tokens"] = r.problem.tokens;
   json["ranks"] = r.ranks;
   json["selection_digest"] = digest_text(r.selection_digest);
@@ -86,8 +90,17 @@ std::string report_json(const PrefillReport& r) {
   return json.dump(2) + "\n";
 }
 
+void check_text_file(const std::string& path) {
+  if (std::filesystem::is_directory(path)) fail_bad_input(fmt::format("{}: cannot be written: it is a folder", path));
+  const std::string temporary = temporary_path(path);
+  std::FILE* file = std::fopen(temporary.c_str(), "wx");
+  if (file == nullptr) fail_bad_input(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+  std::fclose(file);
+  std::remove(temporary.c_str());
+}
+
 void write_text_file(const std::string& path, const std::string& text) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  const std::string temporary = temporary_path(path);
   std::FILE* file = std::fopen(temporary.c_str(), "wx");
   bool good = file != nullptr;
   if (good) {

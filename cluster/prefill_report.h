@@ -36,6 +36,9 @@ std::string digest_text(std::uint64_t digest);
 std::string report_table(const PrefillReport& report);
 std::string report_json(const PrefillReport& report);
 
+// Throws Error(kBadInput) when `path` could not be written as things stand. Leaves nothing behind.
+void check_text_file(const std::string& path);
+
 // Writes `text` to `path` by a temporary file and rename. Throws Error(kEnvironment) with path and cause.
 void write_text_file(const std::string& path, const std::string& text);
 

@@ -38,6 +38,8 @@ expect 3 'needs .* GiB, its limit is' "$ringmark" prefill --planted 512g --score
 expect 2 'chunk_size = 64 makes 16777217 chunks' "$ringmark" prefill --planted 1g
 expect 3 'needs .* GiB, its limit is 0.25 GiB' "$ringmark" prefill --planted 1m --memory-gib 0.25
 expect 2 'nowhere' "$ringmark" prefill --planted 1k --output nowhere/out.safetensors
+expect 2 'nowhere/report.json' "$ringmark" prefill --planted 1k --json nowhere/report.json
+expect 2 'log-dir = nowhere' "$ringmark" prefill --planted 1k --log-dir nowhere
 # bugs.md 57: Slurm started four tasks that MPI does not see.
 expect 3 '4.*1|1.*4' env SLURM_NTASKS=4 "$ringmark" prefill --planted 1k
 # The same, as srun --mpi=none leaves the environment of a step.
