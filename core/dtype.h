@@ -61,16 +61,23 @@ inline std::uint16_t float_to_float16(float value) {
   return static_cast<std::uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
 }
 
-// Widens `count` consecutive elements. The source needs no alignment.
-inline void widen(const std::byte* source, DType dtype, std::int64_t count, float* out) {
-  if (dtype == DType::kFloat32) {
-    std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
+// Calls `convert` with the bits of `count` consecutive 16-bit elements at any alignment. A template, so that the loop
+// of each conversion can be vectorised.
+template <class Convert>
+void widen_halves(const std::byte* source, std::int64_t count, float* out, Convert convert) {
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint16_t bits;
     std::memcpy(&bits, source + 2 * i, 2);
-    out[i] = dtype == DType::kBfloat16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+    out[i] = convert(bits);
+  }
+}
+
+// Widens `count` consecutive elements. The source needs no alignment.
+inline void widen(const std::byte* source, DType dtype, std::int64_t count, float* out) {
+  switch (dtype) {
+    case DType::kFloat32: std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float)); break;
+    case DType::kBfloat16: widen_halves(source, count, out, bfloat16_to_float); break;
+    case DType::kFloat16: widen_halves(source, count, out, float16_to_float); break;
   }
 }
 
