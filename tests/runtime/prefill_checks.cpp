@@ -69,6 +69,8 @@ std::uint64_t check_against_reference(comm::Communicator& communicator, const Te
       run_prefill(communicator, route.transport, layer, route.balance, options_of(route, fetch_budget));
   const std::int64_t group = layer.problem.group();
   const std::int64_t topk = reference.selection.topk;
+  // Rounding grows with the size of the logits.
+  const double heat = std::max(1.0, layer.problem.scale * std::sqrt(static_cast<double>(layer.problem.head_dim)));
   const std::string what = describe(layer) + " ranks=" + std::to_string(communicator.size()) + " " + describe(route);
   double worst = 0.0;
   for (std::int64_t row = 0; row < layer.problem.tokens; ++row) {
@@ -78,7 +80,9 @@ std::uint64_t check_against_reference(comm::Communicator& communicator, const Te
       const bool same = std::equal(slots.begin(), slots.end(), result.chunks.begin() + at * topk);
       const double margin = reference.margin[static_cast<std::size_t>(at)];
       if (!same) {
-        EXPECT_FALSE(margin > 1e-4 || margin == 0.0) << what << " row " << row << " margin " << margin;
+        // Equal scores tie in both; hot logits also saturate ranks at 0, which fp32 need not.
+        const bool tied = margin == 0.0 && heat < 1.5;
+        EXPECT_FALSE(margin > 1e-4 * heat || tied) << what << " row " << row << " margin " << margin;
         continue;
       }
       for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
@@ -93,7 +97,7 @@ std::uint64_t check_against_reference(comm::Communicator& communicator, const Te
       }
     }
   }
-  EXPECT_LE(worst, 5e-5) << what;
+  EXPECT_LE(worst, 5e-5 * heat) << what;
   return result.digest;
 }
 

@@ -57,6 +57,7 @@ struct Shape {
   DType dtype;
   Scorer scorer;
   std::vector<std::int64_t> cu_seqlens;
+  float heat = 1.0f;  // times the usual scale
 };
 
 TestLayer layer_of(const Shape& s, std::uint64_t seed) {
@@ -67,7 +68,7 @@ TestLayer layer_of(const Shape& s, std::uint64_t seed) {
   problem.head_dim = s.head_dim;
   problem.chunk_size = s.chunk_size;
   problem.dtype = s.dtype;
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  problem.scale = s.heat / std::sqrt(static_cast<float>(s.head_dim));
   problem.landmark_slots = s.slots;
   problem.cu_seqlens = s.cu_seqlens;
   problem.validate();
@@ -96,6 +97,7 @@ Shape random_shape(std::mt19937_64& random) {
   s.tied = random() % 3 == 0;
   s.dtype = pick(random, {DType::kBfloat16, DType::kFloat16, DType::kFloat32});
   s.scorer = pick(random, {Scorer::kHils, Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone});
+  s.heat = pick(random, {1.0f, 1.0f, 8.0f, 0.01f});
   if (random() % 3 == 0) {  // documents, an empty one among them
     const auto cut = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(s.tokens));
     s.cu_seqlens = {0, cut, cut, (cut + s.tokens) / 2, s.tokens};
