@@ -38,6 +38,21 @@ std::vector<std::int32_t> deal_zigzag(const SequenceGrid& grid, int ranks) {
   return owner;
 }
 
+std::int64_t pairs_of(const SequenceGrid& grid, TokenId query) {
+  const std::int64_t window_chunks = (grid.window_of(query).size() + grid.chunk_size() - 1) / grid.chunk_size();
+  return window_chunks + grid.eligible(query).size();
+}
+
+// The pairs of all queries of one chunk. They follow from the start of the window, which moves at most once inside a
+// chunk: where both ends agree, all do.
+std::int64_t pairs_of(const SequenceGrid& grid, Range<TokenId> queries) {
+  const std::int64_t first = pairs_of(grid, queries.begin);
+  if (first == pairs_of(grid, queries.end - 1)) return first * queries.size();
+  std::int64_t pairs = 0;
+  for (TokenId query = queries.begin; query < queries.end; ++query) pairs += pairs_of(grid, query);
+  return pairs;
+}
+
 }  // namespace
 
 std::string_view name_of(Balance balance) { return balance == Balance::kContiguous ? "contiguous" : "zigzag"; }
@@ -86,11 +101,7 @@ WorkBalance measure_balance(const SequenceGrid& grid, const Layout& layout) {
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     std::int64_t pairs = 0;
     for (const ChunkId chunk : layout.chunks_of(RankId(rank))) {
-      const Range<TokenId> tokens = grid.tokens_of(chunk);
-      for (TokenId token = tokens.begin; token < tokens.end; ++token) {
-        const std::int64_t window_chunks = (grid.window_of(token).size() + grid.chunk_size() - 1) / grid.chunk_size();
-        pairs += window_chunks + grid.eligible(token).size();
-      }
+      pairs += pairs_of(grid, grid.tokens_of(chunk));
     }
     balance.pairs.push_back(pairs);
   }

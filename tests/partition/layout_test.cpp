@@ -85,5 +85,28 @@ TEST(Layout, zigzag_is_balanced) {
   EXPECT_NEAR(measure_balance(grid, make_layout(grid, 4, Balance::kContiguous)).max_over_mean, 1.75, 0.01);
 }
 
+// Every query's chunks, scored or in its window, are counted.
+TEST(WorkBalance, counts_every_query) {
+  for (const std::int64_t window : {0, 1, 4, 5, 9, 100}) {
+    for (const std::int64_t sinks : {0, 3, 9}) {
+      AttentionProblem problem;
+      problem.tokens = 70;
+      problem.chunk_size = 4;
+      problem.cu_seqlens = {0, 7, 7, 50, 70};
+      const AttentionPolicy policy{window, 8, sinks, Scorer::kHils};
+      const SequenceGrid grid(problem, policy);
+      const Layout layout = make_layout(grid, 3, Balance::kZigzag);
+      const WorkBalance balance = measure_balance(grid, layout);
+      for (int rank = 0; rank < 3; ++rank) {
+        std::int64_t pairs = 0;
+        for (const TokenId query : layout.tokens_of(RankId(rank))) {
+          pairs += (grid.window_of(query).size() + 3) / 4 + grid.eligible(query).size();
+        }
+        EXPECT_EQ(balance.pairs[static_cast<std::size_t>(rank)], pairs) << "W " << window << " sinks " << sinks;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ringmark::partition
