@@ -12,6 +12,7 @@
 #include "kernels/cpu/chunk_panels.h"
 #include "kernels/cpu/chunk_union.h"
 #include "kernels/cpu/chunk_weights.h"
+#include "kernels/cpu/tile_queries.h"
 
 namespace ringmark::kernels {
 namespace {
@@ -71,13 +72,11 @@ class ChunkTile {
  private:
   void open(RowRange tile, std::int64_t kv_head) {
     const std::int64_t group = problem_.shape.group();
-    const RowsView& queries = problem_.queries;
-    const std::int64_t row_bytes = queries.head_dim * size_of(queries.dtype);
     weights_.weigh(kernels_, problem_.retrieval_queries, tile, kv_head, chosen_, problem_.lse);
     for (std::int64_t i = 0; i < tile.size(); ++i) {
       if (chosen_.chosen_by(i) == 0) continue;
-      kernels_.widen_rows({queries.row(tile.begin + i, kv_head * group), row_bytes, queries.dtype}, group,
-                          queries.head_dim, problem_.shape.scale, queries_.data() + i * group * queries.head_dim);
+      cpu::widen_queries(kernels_, problem_.queries, tile.begin + i, kv_head, group, problem_.shape.scale,
+                         queries_.data() + i * group * problem_.shape.head_dim);
       for (std::int64_t head = 0; head < group; ++head) {
         load_window(problem_.out.at(tile.begin + i, kv_head * group + head), weights_.window(i, head),
                     out_.data() + (i * group + head) * out_stride_);

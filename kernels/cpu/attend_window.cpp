@@ -12,6 +12,7 @@
 #include "kernels/cpu/aligned_floats.h"
 #include "kernels/cpu/attend_tile.h"
 #include "kernels/cpu/chunk_panels.h"
+#include "kernels/cpu/tile_queries.h"
 
 namespace ringmark::kernels {
 namespace {
@@ -101,15 +102,13 @@ class WindowTile {
  private:
   void open(RowRange tile, std::int64_t kv_head) {
     const std::int64_t group = problem_.shape.group();
-    const RowsView& queries = problem_.queries;
-    const std::int64_t row_bytes = queries.head_dim * size_of(queries.dtype);
     for (std::int64_t i = 0; i < tile.size(); ++i) {
       const std::int64_t row = tile.begin + i;
       const TokenId query = problem_.tokens[static_cast<std::size_t>(row)];
       sights_[static_cast<std::size_t>(i)] = {query, problem_.grid.window_of(query).begin,
                                               problem_.grid.sinks_of(query).end};
-      kernels_.widen_rows({queries.row(row, kv_head * group), row_bytes, queries.dtype}, group, queries.head_dim,
-                          problem_.shape.scale, queries_.data() + i * group * queries.head_dim);
+      cpu::widen_queries(kernels_, problem_.queries, row, kv_head, group, problem_.shape.scale,
+                         queries_.data() + i * group * problem_.shape.head_dim);
     }
     const std::int64_t rows = tile.size() * group;
     std::fill_n(out_.begin(), rows * out_stride_, 0.0f);
