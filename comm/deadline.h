@@ -12,7 +12,6 @@ class Deadline {
     return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(from_now));
   }
   bool passed() const { return Clock::now() >= at_; }
-  std::chrono::duration<double> left() const { return at_ - Clock::now(); }
 
  private:
   explicit Deadline(Clock::time_point at) : at_(at) {}

@@ -33,7 +33,8 @@ MpiSession::MpiSession() : exceptions_at_start_(std::uncaught_exceptions()) {
   const bool has_pmi = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr ||
                        std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
   refuse_step_without_pmi(std::getenv("SLURM_STEP_NUM_TASKS"), has_pmi);
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &granted_level_) != MPI_SUCCESS) {
+  int granted = 0;  // whoever needs a level asks MPI for it
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &granted) != MPI_SUCCESS) {
     fail_environment("MPI_Init_thread failed");
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -50,8 +51,6 @@ MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > exceptions_at_start_) return;
   MPI_Finalize();
 }
-
-bool MpiSession::thread_multiple() const { return granted_level_ == MPI_THREAD_MULTIPLE; }
 
 void MpiSession::abort(int code) noexcept {
   MPI_Abort(MPI_COMM_WORLD, code);

@@ -16,14 +16,11 @@ class MpiSession {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Whether MPI granted MPI_THREAD_MULTIPLE, which the request transport needs.
-  bool thread_multiple() const;
 
   // Ends the job on all ranks with `code`.
   [[noreturn]] static void abort(int code) noexcept;
 
  private:
-  int granted_level_ = 0;
   int rank_ = 0;
   int size_ = 1;
   int exceptions_at_start_ = 0;

@@ -38,11 +38,9 @@ class Id {
   std::int64_t value_ = 0;
 };
 
-using TokenId = Id<struct TokenTag>;    // slot of the sequence, 0-based, global
-using ChunkId = Id<struct ChunkTag>;    // chunk of the sequence, 0-based, global over all packed documents
-using RankId = Id<struct RankTag>;      // rank of the ring
-using HeadId = Id<struct HeadTag>;      // query head
-using KvHeadId = Id<struct KvHeadTag>;  // key/value head
+using TokenId = Id<struct TokenTag>;  // slot of the sequence, 0-based, global
+using ChunkId = Id<struct ChunkTag>;  // chunk of the sequence, 0-based, global over all packed documents
+using RankId = Id<struct RankTag>;    // rank of the ring
 
 template <class T>
 struct Range {

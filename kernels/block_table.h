@@ -31,7 +31,6 @@ class BlockTable {
 
   const BlockShape& shape() const { return shape_; }
   void set(ChunkId chunk, std::int64_t kv_head, const std::byte* block) { blocks_[index(chunk, kv_head)] = block; }
-  bool has(ChunkId chunk, std::int64_t kv_head) const { return blocks_[index(chunk, kv_head)] != nullptr; }
   const std::byte* keys(ChunkId chunk, std::int64_t kv_head) const { return blocks_[index(chunk, kv_head)]; }
   const std::byte* values(ChunkId chunk, std::int64_t kv_head) const {
     return blocks_[index(chunk, kv_head)] + shape_.value_offset();

@@ -65,7 +65,6 @@ class PackedLandmarks {
   const float* bias(std::int64_t landmark_head, std::int64_t panel) const {
     return bias_[static_cast<std::size_t>(landmark_head * panels_ + panel)].lanes;
   }
-  std::int64_t bytes() const { return static_cast<std::int64_t>((keys_.size() + bias_.size()) * sizeof(PanelRow)); }
 
  private:
   // One component of the chunks of a panel, on cache lines of its own: unaligned loads cost the product 6 percent.
