@@ -30,6 +30,8 @@ class BlockTable {
       : shape_(shape), kv_heads_(kv_heads), blocks_(static_cast<std::size_t>(chunks * kv_heads), nullptr) {}
 
   const BlockShape& shape() const { return shape_; }
+  // [chunks, kv_heads]
+  const std::vector<const std::byte*>& addresses() const { return blocks_; }
   void set(ChunkId chunk, std::int64_t kv_head, const std::byte* block) { blocks_[index(chunk, kv_head)] = block; }
   const std::byte* keys(ChunkId chunk, std::int64_t kv_head) const { return blocks_[index(chunk, kv_head)]; }
   const std::byte* values(ChunkId chunk, std::int64_t kv_head) const {

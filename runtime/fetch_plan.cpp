@@ -14,9 +14,8 @@
 namespace ringmark::runtime {
 namespace {
 
-// Enough waves that most of the fetch hides behind attention, none so short that its tiles starve.
+// Enough waves that most of the fetch hides behind attention.
 constexpr std::int64_t kWavesWanted = 8;
-constexpr std::int64_t kRowsAtLeast = 1024;
 
 using Key = std::int64_t;  // chunk * kv_heads + kv_head
 
@@ -27,11 +26,13 @@ struct Wave {
 
 class Planner {
  public:
-  Planner(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, std::int64_t budget)
+  Planner(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, std::int64_t budget,
+          std::int64_t shortest)
       : problem_(problem),
         layout_(layout),
         rank_(rank),
         block_bytes_(kernels::BlockShape::of(problem).bytes()),
+        shortest_(shortest),
         wave_blocks_(budget / block_bytes_ / 2),
         capacity_(2 * wave_blocks_) {}
 
@@ -51,7 +52,7 @@ class Planner {
 
   // Rows in order; a wave ends before the row that would make it need more than half the arena.
   std::vector<Wave> cut_waves(std::int64_t rows, const RowNeeds& needs) const {
-    const std::int64_t rows_at_most = std::max(kRowsAtLeast, (rows + kWavesWanted - 1) / kWavesWanted);
+    const std::int64_t rows_at_most = std::max(shortest_, (rows + kWavesWanted - 1) / kWavesWanted);
     std::vector<Wave> waves;
     std::unordered_set<Key> wave;
     std::vector<BlockId> listed;
@@ -178,6 +179,7 @@ class Planner {
   const partition::Layout& layout_;
   RankId rank_;
   std::int64_t block_bytes_;
+  std::int64_t shortest_;  // rows of a wave
   std::int64_t wave_blocks_;
   std::int64_t capacity_;
   FetchPlan plan_;
@@ -189,8 +191,8 @@ class Planner {
 }  // namespace
 
 FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, std::int64_t rows,
-                     const RowNeeds& needs, std::int64_t budget) {
-  return Planner(problem, layout, rank, budget).plan(rows, needs);
+                     const RowNeeds& needs, std::int64_t budget, std::int64_t shortest) {
+  return Planner(problem, layout, rank, budget, shortest).plan(rows, needs);
 }
 
 }  // namespace ringmark::runtime

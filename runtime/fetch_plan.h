@@ -47,10 +47,11 @@ struct FetchPlan {
 // those of the row before, which saves the planner the work.
 using RowNeeds = std::function<bool(std::int64_t row, std::vector<BlockId>& needs)>;
 
-// rows    rows of this rank
-// budget  bytes of the arena; two consecutive waves must fit
+// rows     rows of this rank; or groups of rows, when the needs are known by group
+// budget   bytes of the arena; two consecutive waves must fit
+// shortest a wave is not cut shorter than this, unless the arena demands it
 // Throws Error(kBadInput) naming fetch-mib when one row alone needs more than half the budget.
 FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, std::int64_t rows,
-                     const RowNeeds& needs, std::int64_t budget);
+                     const RowNeeds& needs, std::int64_t budget, std::int64_t shortest = 1024);
 
 }  // namespace ringmark::runtime

@@ -59,7 +59,9 @@ class Prefill {
         progress_(progress),
         grid_(problem, policy),
         tokens_(layout.tokens_of(rank_)),
-        table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads) {}
+        table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads) {
+    result_.clock.record_in(options.trace);
+  }
 
   PrefillResult run() {
     store_blocks();                                // K, V of my chunks, in memory that peers may read
@@ -171,7 +173,8 @@ class Prefill {
   // The next wave is fetched while the current one is attended.
   template <class Start, class Wait, class Work>
   void in_waves(std::string_view stage, const FetchPlan& plan, Start&& start_more, Wait&& wait_more, Work&& work) {
-    WaveFetcher fetcher(transport_, kBlockRegion, plan, table_);
+    std::vector<std::byte> arena(static_cast<std::size_t>(plan.slots * table_.shape().bytes()));
+    WaveFetcher fetcher(transport_, kBlockRegion, plan, arena, table_);
     const auto start = [&](std::size_t wave) {
       fetcher.start(wave);
       start_more(plan.waves[wave].rows);

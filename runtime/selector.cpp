@@ -53,8 +53,8 @@ struct Visit {
 
 class ScoresMerge {
  public:
-  ScoresMerge(comm::Communicator& communicator, const SelectorInput& input, const PackedLandmarks& landmarks)
-      : communicator_(communicator), input_(input), landmarks_(landmarks) {
+  ScoresMerge(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score)
+      : communicator_(communicator), input_(input), score_(score) {
     for (int rank = 0; rank < communicator.size(); ++rank) {
       tokens_of_.push_back(input.layout.tokens_of(RankId(rank)));
       rows_at_most_ = std::max(rows_at_most_, static_cast<std::int64_t>(tokens_of_.back().size()));
@@ -102,7 +102,7 @@ class ScoresMerge {
     const std::int64_t topk = input_.policy.topk;
     const RowsView queries{visit.queries.data(), input_.problem.dtype, static_cast<std::int64_t>(visit.tokens.size()),
                            heads, input_.problem.head_dim};
-    const CandidateLists scored = score(input_, queries, visit.tokens, landmarks_);
+    const CandidateLists scored = score_(queries, visit.tokens);
     const std::int64_t own_rows = visit.rows[static_cast<std::size_t>(communicator_.rank())].size();
     std::vector<CandidateLists> parts;
     std::vector<comm::ConstBytes> send_candidates, send_sums;
@@ -126,7 +126,7 @@ class ScoresMerge {
 
   comm::Communicator& communicator_;
   const SelectorInput& input_;
-  const PackedLandmarks& landmarks_;
+  const ScoreRows& score_;
   std::vector<std::vector<TokenId>> tokens_of_;
   std::int64_t rows_at_most_ = 0;
 };
@@ -172,20 +172,32 @@ Merge choose_merge(Merge asked, const MergeCost& cost, std::int64_t table_budget
   return fits && cost.landmark_bytes <= cost.score_bytes ? Merge::kLandmarks : Merge::kScores;
 }
 
+Selection merge_scores(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score,
+                       ProgressSink& progress) {
+  const auto rows = static_cast<std::int64_t>(input.tokens.size());
+  Selection selection(rows, input.problem.kv_heads, input.policy.topk);
+  progress.begin("select", rows);
+  ScoresMerge(communicator, input, score).run(selection, progress);
+  progress.end();
+  return selection;
+}
+
 Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input, kvstore::LandmarkTable& landmarks,
                         Merge merge, ProgressSink& progress) {
   require(merge != Merge::kAuto, "the merge strategy has been chosen");
   const auto rows = static_cast<std::int64_t>(input.tokens.size());
-  Selection selection(rows, input.problem.kv_heads, input.policy.selects() ? input.policy.topk : 0);
-  if (!input.policy.selects()) return selection;
-  progress.begin("select", rows);
-  if (merge == Merge::kLandmarks) {
-    landmarks.gather(communicator);
-    select_with_all_landmarks(input, landmarks.pack(), selection, progress);
-  } else {
+  if (!input.policy.selects()) return Selection(rows, input.problem.kv_heads, 0);
+  if (merge == Merge::kScores) {
     const PackedLandmarks own = landmarks.pack();
-    ScoresMerge(communicator, input, own).run(selection, progress);
+    return merge_scores(
+        communicator, input,
+        [&](const RowsView& queries, std::span<const TokenId> tokens) { return score(input, queries, tokens, own); },
+        progress);
   }
+  Selection selection(rows, input.problem.kv_heads, input.policy.topk);
+  progress.begin("select", rows);
+  landmarks.gather(communicator);
+  select_with_all_landmarks(input, landmarks.pack(), selection, progress);
   progress.end();
   return selection;
 }

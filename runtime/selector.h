@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "comm/communicator.h"
@@ -44,6 +45,13 @@ struct SelectorInput {
 
 // Bytes that this rank receives in select_chunks.
 std::int64_t received_bytes(const SelectorInput& input, RankId rank, Merge merge);
+
+// Candidate lists of any rows against the landmarks of this rank: [rows, H, d] queries and their tokens.
+using ScoreRows = std::function<kernels::CandidateLists(const RowsView& queries, std::span<const TokenId> tokens)>;
+
+// Collective: the `scores` merge with a scorer of the caller's.
+kernels::Selection merge_scores(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score,
+                                ProgressSink& progress);
 
 // Collective. Throws Error(kPeer) when a peer misses a deadline.
 kernels::Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input,
