@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "cluster/gpu_rank.h"
 #include "cluster/host.h"
 #include "cluster/job.h"
 #include "cluster/prefill_options.h"
@@ -83,6 +84,7 @@ class PrefillCommand {
         threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {}
 
   void run() {
+    clock_.record_in(&trace_);
     prepare();
     runtime::LayerShard shard = load();
     const runtime::PrefillResult result = compute(shard);
@@ -91,6 +93,7 @@ class PrefillCommand {
       runtime::write_output(ranks_, output(), problem(), policy(), *layout_, result);
     }
     report(result);
+    if (!options_.trace.empty()) write_trace();
   }
 
  private:
@@ -105,14 +108,20 @@ class PrefillCommand {
       if (!options_.log_dir.empty() && !std::filesystem::is_directory(options_.log_dir)) {
         fail_bad_input(fmt::format("log-dir = {} is no folder", options_.log_dir));
       }
-      if (!options_.json.empty() && rank_ == RankId(0)) check_text_file(options_.json);
+      for (const std::string& file : {options_.json, options_.trace}) {
+        if (!file.empty() && rank_ == RankId(0)) check_text_file(file);
+      }
     });
     runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
+    if (on_gpu()) gpu_ = make_gpu_rank(ranks_, options_);
     limit_ = options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0)
+             : on_gpu()          ? gpu_->memory_limit()
                                  : available_memory() / ranks_.host_ranks();
-    engine_.fetch_budget = options_.fetch_mib << 20;
+    const std::int64_t usual_budget = on_gpu() ? limit_ / 4 : engine_.fetch_budget;
+    engine_.fetch_budget = options_.fetch_mib ? *options_.fetch_mib << 20 : usual_budget;
     engine_.threads = threads_;
+    engine_.trace = &trace_;
     // One host with less memory must not make its ranks merge differently from the others.
     std::array<std::int64_t, 1> least = {-limit_ / 4};
     ranks_.all_reduce_max("agree on memory", least);
@@ -124,15 +133,26 @@ class PrefillCommand {
     layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), options_.balance));
     const auto cost = runtime::merge_cost(problem(), policy(), *layout_);
     engine_.merge = runtime::choose_merge(options_.merge, cost, engine_.table_budget);
-    runtime::agree(ranks_, "plan memory", [&] { check_memory(runtime::shard_size(*layout_, rank_), engine_.merge); });
+    const runtime::ShardSize shard = runtime::shard_size(*layout_, rank_);
+    if (options_.memory_plan && rank_ == RankId(0)) {
+      fmt::print("memory of rank 0{}\n{}", on_gpu() ? ", on its GPU" : "",
+                 runtime::describe(plan_memory(shard, engine_.merge), limit_));
+      std::fflush(stdout);
+    }
+    runtime::agree(ranks_, "plan memory", [&] { check_memory(shard, engine_.merge); });
   }
 
+  bool on_gpu() const { return options_.backend == kernels::Backend::kCuda; }
+
+  runtime::MemoryPlan plan_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
+    const bool retrieval = source_->has_retrieval_queries();
+    if (on_gpu()) return gpu_->plan(problem(), policy(), *grid_, shard, retrieval, merge);
+    return options_.backend == kernels::Backend::kReference
+               ? runtime::plan_reference_memory(problem(), policy(), shard)
+               : runtime::plan_memory(problem(), policy(), shard, retrieval, merge, engine_);
+  }
   void check_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
-    const bool reference = options_.backend == kernels::Backend::kReference;
-    runtime::check_memory(
-        reference ? runtime::plan_reference_memory(problem(), policy(), shard)
-                  : runtime::plan_memory(problem(), policy(), shard, source_->has_retrieval_queries(), merge, engine_),
-        limit_, rank_);
+    runtime::check_memory(plan_memory(shard, merge), limit_, rank_);
   }
 
   runtime::LayerShard load() {
@@ -148,12 +168,15 @@ class PrefillCommand {
       transport_ = {nullptr, "none: the reference gathers the whole layer"};
       return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
     }
+    Progress progress(ranks_.rank(), options_.quiet);
+    if (on_gpu()) return gpu_->prefill(problem(), policy(), *layout_, shard, engine_, progress, &trace_);
     runtime::agree(ranks_, "choose the transport", [&] {
       const auto chunks = static_cast<std::int64_t>(layout_->chunks_of(rank_).size());
-      transport_ =
-          comm::choose_transport(ranks_, options_.transport, runtime::exposed_bytes(problem(), policy(), chunks));
+      const auto choice = options_.transport == TransportName::kRma       ? comm::TransportChoice::kRma
+                          : options_.transport == TransportName::kRequest ? comm::TransportChoice::kRequest
+                                                                          : comm::TransportChoice::kAuto;
+      transport_ = comm::choose_transport(ranks_, choice, runtime::exposed_bytes(problem(), policy(), chunks));
     });
-    Progress progress(ranks_.rank(), options_.quiet);
     return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress);
   }
 
@@ -178,7 +201,8 @@ class PrefillCommand {
     report.instruction_set = options_.backend == kernels::Backend::kCpu ? name_of(kernels::cpu::active_isa()) : "fp64";
     report.transport = transport_.transport ? std::string(transport_.transport->name()) : "none";
     report.transport_reason = transport_.why;
-    report.merge = name_of(engine_.merge);
+    if (on_gpu()) describe_gpu(report);
+    report.merge = name_of(result.merge);
     report.balance = name_of(options_.balance);
     report.backend = name_of(options_.backend);
     report.balance_max_over_mean = partition::measure_balance(*grid_, *layout_).max_over_mean;
@@ -202,10 +226,39 @@ class PrefillCommand {
     return report;
   }
 
+  // Collective.
+  void describe_gpu(PrefillReport& report) {
+    const GpuReport& gpu = gpu_->report();
+    std::array<std::int64_t, 2> pairs = {gpu.pairs, gpu.exact_pairs};
+    ranks_.all_reduce_sum("report", pairs);
+    report.instruction_set = gpu.kernels;
+    report.transport = gpu.transport;
+    report.transport_reason = gpu.transport_reason;
+    report.device = gpu.device;
+    report.fetch = gpu.fetch;
+    report.pairs = pairs[0];
+    report.exact_pairs = pairs[1];
+  }
+
+  // Collective: the events of all ranks in one file of rank 0.
+  void write_trace() {
+    const std::string mine = runtime::trace_events(trace_, ranks_.rank());
+    const auto sizes = ranks_.gather_sizes("gather the trace", static_cast<std::int64_t>(mine.size()));
+    std::vector<std::string> all;
+    for (const std::int64_t size : sizes) all.emplace_back(static_cast<std::size_t>(size), '\0');
+    std::vector<comm::Bytes> places;
+    for (std::string& text : all) places.push_back(std::as_writable_bytes(std::span(text)));
+    ranks_.all_gather("gather the trace", std::as_bytes(std::span(mine)), places);
+    if (rank_ != RankId(0)) return;
+    std::string events;
+    for (const std::string& text : all) events += text;
+    write_text_file(options_.trace, runtime::trace_file(events));
+  }
+
   // Every rank times the same stages; a stage that a rank did not enter took it no time.
   std::vector<std::pair<std::string, double>> slowest(const runtime::StageClock& engine) {
     std::vector<std::pair<std::string, double>> stages;
-    for (const char* name : {"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"}) {
+    for (const char* name : {"load", "store", "landmarks", "plan", "fetch", "window", "select", "attend", "write"}) {
       stages.emplace_back(name, clock_.seconds(name) + engine.seconds(name));
     }
     std::vector<double> values;
@@ -228,7 +281,9 @@ class PrefillCommand {
   std::unique_ptr<LayerSource> source_;
   std::unique_ptr<partition::SequenceGrid> grid_;
   std::unique_ptr<partition::Layout> layout_;
+  std::unique_ptr<GpuRank> gpu_;  // only with --backend cuda
   comm::ChosenTransport transport_;
+  runtime::Trace trace_;
   runtime::StageClock clock_;
 };
 

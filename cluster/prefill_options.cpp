@@ -25,19 +25,24 @@ constexpr double kMaxMemoryGib = 1 << 20;
 constexpr std::array kScorers = {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone};
 constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
 constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag};
-constexpr std::array kTransports = {comm::TransportChoice::kAuto, comm::TransportChoice::kRma,
-                                    comm::TransportChoice::kRequest};
-constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference};
+constexpr std::array kTransports = {TransportName::kAuto, TransportName::kRma, TransportName::kRequest,
+                                    TransportName::kCudaIpc, TransportName::kNccl};
+constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference, kernels::Backend::kCuda};
+constexpr std::array kFetches = {runtime::Fetch::kAuto, runtime::Fetch::kBlocks, runtime::Fetch::kStream};
+// Options that only --backend cuda understands.
+constexpr std::array kGpuOnly = {"kernels", "fetch", "share-gpu"};
 constexpr std::array kDTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat32};
 // Options that describe a generated layer and mean nothing for a file.
 constexpr std::array kPlantedOnly = {"heads", "kv-heads", "head-dim", "needles", "agreement", "topics", "dtype"};
 
 constexpr auto kTextOf = [](auto choice) { return name_of(choice); };
-constexpr auto kTransportText = [](comm::TransportChoice choice) -> std::string_view {
+constexpr auto kTransportText = [](TransportName choice) -> std::string_view {
   switch (choice) {
-    case comm::TransportChoice::kAuto: return "auto";
-    case comm::TransportChoice::kRma: return "rma";
-    case comm::TransportChoice::kRequest: return "request";
+    case TransportName::kAuto: return "auto";
+    case TransportName::kRma: return "rma";
+    case TransportName::kRequest: return "request";
+    case TransportName::kCudaIpc: return "cuda-ipc";
+    case TransportName::kNccl: return "nccl";
   }
   return "?";
 };
@@ -110,15 +115,29 @@ Group execution_options() {
       .add("balance", "NAME",
            fmt::format("how chunks are dealt to ranks: contiguous or zigzag (default: {})", name_of(defaults.balance)))
       .add("transport", "NAME",
-           "how blocks move: auto, rma (one-sided) or request (default: auto, probed at the start)")
-      .add("backend", "NAME", "kernels: cpu or reference, which is fp64 and slow (default: cpu)")
+           "how blocks move: auto, rma (one-sided) or request; between GPUs auto, cuda-ipc or nccl "
+           "(default: auto, probed at the start)")
+      .add("backend", "NAME", "kernels: cpu, cuda, or reference, which is fp64 and slow (default: cpu)")
       .add("fetch-mib", "MIB",
-           fmt::format("received blocks held at once, MiB a rank (default: {})", defaults.fetch_mib))
-      .add("memory-gib", "GIB", "memory limit, GiB a rank (default: free memory of the host over the ranks on it)")
+           "received blocks held at once, MiB a rank (default: 64; on a GPU a quarter of its free memory)")
+      .add("memory-gib", "GIB",
+           "memory limit, GiB a rank (default: free memory of the host or the GPU over the ranks on it)")
       .add("timeout", "SECONDS",
            fmt::format("longest wait for other ranks, seconds (default: {})", defaults.timeout_seconds))
       .add("threads", "N", "threads a rank (default: 0, as many as the process is bound to)")
       .add("seed", "N", fmt::format("seed of generated input (default: {})", defaults.seed));
+  return group;
+}
+
+Group gpu_options() {
+  Group group("GPUs (only with --backend cuda)");
+  group
+      .add("kernels", "NAME",
+           "hopper (wgmma), mma (compute capability 8.0 and later) or simt (any shape) (default: auto, the fastest "
+           "that the shape and the GPU allow)")
+      .add("fetch", "NAME",
+           "blocks (the chosen ones) or stream (whole shards round the ring) (default: auto, the cheaper)")
+      .add_switch("share-gpu", "let several ranks use one GPU instead of refusing it");
   return group;
 }
 
@@ -128,6 +147,8 @@ Group output_options() {
       .add_switch("topk-chunks", "also write the chosen chunks, as the tensor topk_chunks; needs --output")
       .add("json", "FILE", "write the report as JSON (default: none)")
       .add_switch("digest", "print one line `selection_digest <hex>` besides the table")
+      .add("trace", "FILE", "write what happened when, for chrome://tracing and Perfetto (default: none)")
+      .add_switch("memory-plan", "print what each buffer will take, before anything is allocated")
       .add("log-dir", "DIR", "where a failing rank leaves its first cause, error.RANK.json (default: none)")
       .add_switch("quiet", "no progress on stderr")
       .add_switch("help", "print this text");
@@ -151,8 +172,8 @@ Group planted_options() {
 
 po::options_description prefill_descriptions() {
   po::options_description all("", 110, 80);
-  for (const Group& group :
-       {input_options(), attention_options(), execution_options(), output_options(), planted_options()}) {
+  for (const Group& group : {input_options(), attention_options(), execution_options(), gpu_options(), output_options(),
+                             planted_options()}) {
     all.add(group.options());
   }
   return all;
@@ -208,13 +229,34 @@ void read_execution(const OptionValues& values, PrefillOptions& options) {
   options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
   options.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(options.balance);
   options.transport =
-      read_choice<comm::TransportChoice>(values, "transport", kTransports, kTransportText).value_or(options.transport);
+      read_choice<TransportName>(values, "transport", kTransports, kTransportText).value_or(options.transport);
   options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
-  options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxFetchMib).value_or(options.fetch_mib);
+  options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxFetchMib);
   options.memory_gib = read_positive(values, "memory-gib", kMaxMemoryGib);
   options.timeout_seconds = read_positive(values, "timeout", kMaxTimeoutSeconds).value_or(options.timeout_seconds);
   options.threads = read_count(values, "threads", 0, kMaxThreads).value_or(options.threads);
   options.seed = read_seed(values, "seed").value_or(options.seed);
+}
+
+void read_gpu(const OptionValues& values, PrefillOptions& options) {
+  const bool gpu = options.backend == kernels::Backend::kCuda;
+  for (const char* name : kGpuOnly) {
+    const OptionValue* const given = find_value(values, name);
+    if (!gpu && given != nullptr && given->text != "false") {
+      fail_bad_input(fmt::format("{} = {} has no meaning without --backend cuda", given->origin, given->text));
+    }
+  }
+  const bool gpu_transport = options.transport == TransportName::kCudaIpc || options.transport == TransportName::kNccl;
+  if (options.transport != TransportName::kAuto && gpu_transport != gpu) {
+    const OptionValue* const given = find_value(values, "transport");
+    fail_bad_input(fmt::format("{} = {} does not move the memory of --backend {}; limit: {}", given->origin,
+                               given->text, name_of(options.backend),
+                               gpu ? "auto, cuda-ipc or nccl" : "auto, rma or request"));
+  }
+  const std::vector<std::string> kernels = {"auto", "hopper", "mma", "simt"};
+  options.gpu.kernels = kernels[read_choice_index(values, "kernels", kernels).value_or(0)];
+  options.gpu.fetch = read_choice<runtime::Fetch>(values, "fetch", kFetches, kTextOf).value_or(options.gpu.fetch);
+  options.gpu.share = read_switch(values, "share-gpu");
 }
 
 void read_output(const OptionValues& values, PrefillOptions& options) {
@@ -222,6 +264,8 @@ void read_output(const OptionValues& values, PrefillOptions& options) {
   options.topk_chunks = read_switch(values, "topk-chunks");
   options.json = read_text(values, "json");
   options.digest = read_switch(values, "digest");
+  options.trace = read_text(values, "trace");
+  options.memory_plan = read_switch(values, "memory-plan");
   options.log_dir = read_text(values, "log-dir");
   options.quiet = read_switch(values, "quiet");
   if (options.topk_chunks && options.output.empty()) {
@@ -237,6 +281,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_input(values, options);
   read_attention(values, options);
   read_execution(values, options);
+  read_gpu(values, options);
   read_output(values, options);
   return options;
 }

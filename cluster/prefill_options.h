@@ -13,6 +13,7 @@
 #include "core/problem.h"
 #include "kernels/backend.h"
 #include "partition/layout.h"
+#include "runtime/fetch_strategy.h"
 #include "runtime/merge_strategy.h"
 
 namespace ringmark::cluster {
@@ -27,6 +28,16 @@ struct PlantedOptions {
   double agreement = 0.98;
   std::int64_t topics = 8;
   DType dtype = DType::kBfloat16;
+};
+
+// Transports of host memory and of GPU memory in one list: a backend takes those of its own memory.
+enum class TransportName { kAuto, kRma, kRequest, kCudaIpc, kNccl };
+
+// Only with --backend cuda.
+struct GpuOptions {
+  std::string kernels = "auto";  // auto, hopper, mma or simt
+  runtime::Fetch fetch = runtime::Fetch::kAuto;
+  bool share = false;  // several ranks on one GPU, by consent
 };
 
 struct PrefillOptions {
@@ -45,10 +56,11 @@ struct PrefillOptions {
 
   runtime::Merge merge = runtime::Merge::kAuto;
   partition::Balance balance = partition::Balance::kZigzag;
-  comm::TransportChoice transport = comm::TransportChoice::kAuto;
+  TransportName transport = TransportName::kAuto;
   kernels::Backend backend = kernels::Backend::kCpu;
-  std::int64_t fetch_mib = 64;
-  std::optional<double> memory_gib;  // unset: free memory of the host over the ranks on it
+  GpuOptions gpu;
+  std::optional<std::int64_t> fetch_mib;  // unset: 64 for cpu; for cuda what the GPU has room for
+  std::optional<double> memory_gib;       // unset: free memory of the host over the ranks on it
   double timeout_seconds = 120;
   std::int64_t threads = 0;  // 0: as many as this process is bound to
   std::uint64_t seed = 1;
@@ -57,7 +69,9 @@ struct PrefillOptions {
   bool topk_chunks = false;
   std::string json;  // empty: none
   bool digest = false;
+  std::string trace;    // empty: none
   std::string log_dir;  // empty: none
+  bool memory_plan = false;
   bool quiet = false;
 };
 

@@ -39,9 +39,15 @@ std::string report_table(const PrefillReport& r) {
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
                   r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
+  if (!r.device.empty()) row("device", r.device);
   row("transport", r.transport_reason);
+  if (!r.fetch.empty()) row("fetch", r.fetch);
   row("merge", r.merge);
   row("selection digest", digest_text(r.selection_digest));
+  if (r.pairs > 0) {
+    row("settled exactly",
+        fmt::format("{} of {} choices ({:.2f}%)", r.exact_pairs, r.pairs, 100.0 * ratio(r.exact_pairs, r.pairs)));
+  }
   std::string seconds;
   for (const auto& [stage, value] : r.seconds)
     seconds += fmt::format("{}{} {:.3f}", seconds.empty() ? "" : ", ", stage, value);
@@ -78,6 +84,12 @@ std::string report_json(const PrefillReport& r) {
   json["backend"] = r.backend;
   json["instruction_set"] = r.instruction_set;
   json["threads"] = r.threads;
+  if (!r.device.empty()) {
+    json["device"] = r.device;
+    json["fetch"] = r.fetch;
+    json["choices"] = r.pairs;
+    json["choices_settled_exactly"] = r.exact_pairs;
+  }
   json["heads"] = r.problem.heads;
   json["kv_heads"] = r.problem.kv_heads;
   json["head_dim"] = r.problem.head_dim;

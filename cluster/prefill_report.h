@@ -21,6 +21,10 @@ struct PrefillReport {
   std::string instruction_set;
   std::string transport, transport_reason, merge, balance, backend;
   double balance_max_over_mean = 1.0;
+  std::string device;            // GPU of rank 0; empty on CPUs
+  std::string fetch;             // GPU: blocks or stream, and why, on rank 0
+  std::int64_t pairs = 0;        // GPU: (row, kv head) pairs that chose, all ranks
+  std::int64_t exact_pairs = 0;  // of these, settled by the exact scorer
   std::uint64_t selection_digest = 0;
   std::vector<std::pair<std::string, double>> seconds;  // by stage, max over ranks
   std::int64_t bytes_fetched = 0;                       // K and V received, all ranks

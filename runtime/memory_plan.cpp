@@ -84,6 +84,17 @@ MemoryPlan plan_reference_memory(const AttentionProblem& problem, const Attentio
   }};
 }
 
+std::string describe(const MemoryPlan& plan, std::int64_t limit) {
+  constexpr double kMib = 1024.0 * 1024.0;
+  std::string text;
+  for (const MemoryItem& item : plan.items) {
+    text += fmt::format("{:<26}{:>12.1f} MiB\n", item.name, static_cast<double>(item.bytes) / kMib);
+  }
+  text += fmt::format("{:<26}{:>12.1f} MiB of {:.1f} MiB\n", "total", static_cast<double>(plan.total()) / kMib,
+                      static_cast<double>(limit) / kMib);
+  return text;
+}
+
 void check_memory(const MemoryPlan& plan, std::int64_t limit, RankId rank) {
   if (plan.total() <= limit) return;
   std::vector<MemoryItem> items = plan.items;

@@ -40,6 +40,9 @@ MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& p
 MemoryPlan plan_reference_memory(const AttentionProblem& problem, const AttentionPolicy& policy,
                                  const ShardSize& shard);
 
+// One line an item, and the total against the limit.
+std::string describe(const MemoryPlan& plan, std::int64_t limit);
+
 // Throws Error(kEnvironment) with the number needed, the limit and the largest items when the plan is over `limit`.
 void check_memory(const MemoryPlan& plan, std::int64_t limit, RankId rank);
 

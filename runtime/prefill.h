@@ -22,6 +22,7 @@ struct PrefillOptions {
   std::int64_t fetch_budget = std::int64_t{64} << 20;  // bytes of received blocks held at once
   std::int64_t table_budget = std::int64_t{1} << 30;   // gathered landmark table, for Merge::kAuto
   int threads = 1;
+  Trace* trace = nullptr;  // where spans of the stages go; may be null
 };
 
 struct PrefillResult {

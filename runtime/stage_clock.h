@@ -1,38 +1,42 @@
-// Seconds a stage.
+// Seconds a stage; with a trace, also when.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "runtime/trace.h"
+
 namespace ringmark::runtime {
 
 class StageClock {
  public:
+  // Every span also goes to `trace`, which outlives the clock's last span.
+  void record_in(Trace* trace) { trace_ = trace; }
+
   // Adds the time until destruction to a stage.
   class Span {
    public:
-    Span(StageClock& clock, std::size_t stage) : clock_(clock), stage_(stage), start_(Clock::now()) {}
-    ~Span() { clock_.stages_[stage_].second += std::chrono::duration<double>(Clock::now() - start_).count(); }
+    Span(StageClock& clock, std::size_t stage) : clock_(clock), stage_(stage), start_us_(Trace::now_us()) {}
+    ~Span() {
+      auto& [name, seconds] = clock_.stages_[stage_];
+      const double length_us = Trace::now_us() - start_us_;
+      seconds += length_us * 1e-6;
+      if (clock_.trace_ != nullptr) clock_.trace_->add(name, "host", start_us_, length_us);
+    }
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
 
    private:
-    using Clock = std::chrono::steady_clock;
     StageClock& clock_;
     std::size_t stage_;
-    Clock::time_point start_;
+    double start_us_;
   };
 
-  [[nodiscard]] Span time(std::string_view stage) {
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      if (stages_[i].first == stage) return Span(*this, i);
-    }
-    stages_.emplace_back(stage, 0.0);
-    return Span(*this, stages_.size() - 1);
-  }
+  [[nodiscard]] Span time(std::string_view stage) { return Span(*this, index_of(stage)); }
+  // Time that was measured otherwise.
+  void add(std::string_view stage, double seconds) { stages_[index_of(stage)].second += seconds; }
 
   // 0 for a stage that never began.
   double seconds(std::string_view stage) const {
@@ -43,7 +47,16 @@ class StageClock {
   }
 
  private:
+  std::size_t index_of(std::string_view stage) {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      if (stages_[i].first == stage) return i;
+    }
+    stages_.emplace_back(stage, 0.0);
+    return stages_.size() - 1;
+  }
+
   std::vector<std::pair<std::string, double>> stages_;
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace ringmark::runtime

@@ -17,10 +17,11 @@ using ringmark::test::TemporaryFolder;
 using Arguments = std::vector<std::string>;
 
 const std::vector<std::string> all_options = {
-    "input",      "output",    "planted",   "topk",   "window", "chunk",       "sinks",   "scorer",    "merge",
-    "balance",    "transport", "backend",   "digest", "scale",  "topk-chunks", "json",    "fetch-mib", "cu-seqlens",
-    "memory-gib", "timeout",   "threads",   "seed",   "quiet",  "config",      "log-dir", "heads",     "kv-heads",
-    "head-dim",   "needles",   "agreement", "topics", "dtype",  "help"};
+    "input",     "output",     "planted",    "topk",      "window",  "chunk",      "sinks",       "scorer",
+    "merge",     "balance",    "transport",  "backend",   "digest",  "scale",      "topk-chunks", "json",
+    "fetch-mib", "cu-seqlens", "memory-gib", "timeout",   "threads", "seed",       "quiet",       "config",
+    "log-dir",   "heads",      "kv-heads",   "head-dim",  "needles", "agreement",  "topics",      "dtype",
+    "help",      "kernels",    "fetch",      "share-gpu", "trace",   "memory-plan"};
 
 // The error line of parsing, or "" when there is none.
 std::string error_of(const Arguments& arguments, const Environment& environment = {}) {
@@ -47,9 +48,9 @@ TEST(PrefillOptions, defaults_leave_the_files_metadata_in_charge) {
   EXPECT_FALSE(options.memory_gib || options.digest || options.quiet || options.topk_chunks);
   EXPECT_EQ(options.scorer, Scorer::kHils);
   EXPECT_EQ(options.merge, runtime::Merge::kAuto);
-  EXPECT_EQ(options.transport, comm::TransportChoice::kAuto);
+  EXPECT_EQ(options.transport, TransportName::kAuto);
   EXPECT_EQ(options.backend, kernels::Backend::kCpu);
-  EXPECT_EQ(options.fetch_mib, 64);
+  EXPECT_EQ(options.fetch_mib, std::nullopt);
   EXPECT_EQ(options.timeout_seconds, 120);
   EXPECT_EQ(options.threads, 0);
   EXPECT_TRUE(options.cu_seqlens.empty() && options.output.empty() && options.json.empty() && options.log_dir.empty());
@@ -129,7 +130,7 @@ TEST(PrefillOptions, reads_every_flag) {
   EXPECT_EQ(options.scorer, Scorer::kOracle);
   EXPECT_EQ(options.merge, runtime::Merge::kScores);
   EXPECT_EQ(options.balance, partition::Balance::kContiguous);
-  EXPECT_EQ(options.transport, comm::TransportChoice::kRma);
+  EXPECT_EQ(options.transport, TransportName::kRma);
   EXPECT_EQ(options.backend, kernels::Backend::kReference);
   EXPECT_EQ(options.cu_seqlens, (std::vector<std::int64_t>{0, 65536, 131072}));
   EXPECT_EQ(options.scale, 0.25);
@@ -225,9 +226,10 @@ TEST(PrefillOptions, bad_values_name_origin_value_and_limit) {
   EXPECT_EQ(planted_error({"--seed", "-1"}), "--seed = -1 is not a whole number in [0, 18446744073709551615]");
   EXPECT_EQ(planted_error({"--scorer", "hlis"}), "--scorer = hlis is not one of hils, mean, oracle, none");
   EXPECT_EQ(planted_error({"--merge", ""}), "--merge =  is not one of auto, scores, landmarks");
-  EXPECT_EQ(planted_error({"--transport", "tcp"}), "--transport = tcp is not one of auto, rma, request");
+  EXPECT_EQ(planted_error({"--transport", "tcp"}),
+            "--transport = tcp is not one of auto, rma, request, cuda-ipc, nccl");
   EXPECT_EQ(planted_error({"--balance", "even"}), "--balance = even is not one of contiguous, zigzag");
-  EXPECT_EQ(planted_error({"--backend", "cuda"}), "--backend = cuda is not one of cpu, reference");
+  EXPECT_EQ(planted_error({"--backend", "gpu"}), "--backend = gpu is not one of cpu, reference, cuda");
   EXPECT_EQ(planted_error({"--dtype", "fp8"}), "--dtype = fp8 is not one of bf16, fp16, fp32");
   EXPECT_EQ(planted_error({"--cu-seqlens", "0,,5"}),
             "--cu-seqlens = 0,,5 is not a list of whole numbers: entry 1 is ''");
@@ -237,6 +239,20 @@ TEST(PrefillOptions, bad_values_name_origin_value_and_limit) {
   EXPECT_EQ(error_of({"--planted", "0"}), "--planted = 0 is not a whole number in [1, 1099511627776]");
   EXPECT_EQ(error_of({"--planted", "1k"}, {{"RINGMARK_TOPK", "many"}}),
             "RINGMARK_TOPK = many is not a whole number in [0, 4096]");
+}
+
+TEST(PrefillOptions, gpu_options_need_the_cuda_backend) {
+  EXPECT_EQ(planted_error({"--kernels", "mma"}), "--kernels = mma has no meaning without --backend cuda");
+  EXPECT_EQ(planted_error({"--share-gpu"}), "--share-gpu = true has no meaning without --backend cuda");
+  EXPECT_EQ(planted_error({"--transport", "nccl"}),
+            "--transport = nccl does not move the memory of --backend cpu; limit: auto, rma or request");
+  EXPECT_EQ(planted_error({"--backend", "cuda", "--transport", "rma"}),
+            "--transport = rma does not move the memory of --backend cuda; limit: auto, cuda-ipc or nccl");
+  EXPECT_EQ(planted_error({"--backend", "cuda", "--kernels", "tpu"}),
+            "--kernels = tpu is not one of auto, hopper, mma, simt");
+  EXPECT_EQ(planted_error({"--backend", "cuda", "--kernels", "simt", "--share-gpu", "--transport", "cuda-ipc",
+                           "--fetch", "stream", "--memory-plan", "--trace", "t.json"}),
+            "");
 }
 
 TEST(PrefillOptions, exactly_one_input) {

@@ -48,8 +48,10 @@ std::vector<Route> routes(comm::TransportChoice transport) {
 std::uint64_t check_golden(comm::Communicator& communicator, const GoldenLayer& golden, const Route& route) {
   const TestLayer& layer = golden.layer;
   const GatheredResult result = run_prefill(communicator, route.transport, layer, route.balance, options_of(route));
-  EXPECT_LE(max_difference(result.out, golden.out), 5e-5) << describe(route);
-  EXPECT_LE(max_difference(result.lse, golden.lse), 5e-5) << describe(route);
+  const Engine& engine = engine_under_test();
+  const double output_error = std::min(2e-3, engine.output_error(layer.problem, layer.policy));
+  EXPECT_LE(max_difference(result.out, golden.out), output_error) << describe(route);
+  EXPECT_LE(max_difference(result.lse, golden.lse), engine.lse_error()) << describe(route);
   std::int64_t different = 0;
   const auto topk = static_cast<std::size_t>(layer.policy.topk);
   for (std::size_t row = 0; row < golden.margin.size(); ++row) {
@@ -67,6 +69,7 @@ std::uint64_t check_against_reference(comm::Communicator& communicator, const Te
                                       std::int64_t fetch_budget) {
   const GatheredResult result =
       run_prefill(communicator, route.transport, layer, route.balance, options_of(route, fetch_budget));
+  const Engine& engine = engine_under_test();
   const std::int64_t group = layer.problem.group();
   const std::int64_t topk = reference.selection.topk;
   // Rounding grows with the size of the logits.
@@ -92,12 +95,12 @@ std::uint64_t check_against_reference(comm::Communicator& communicator, const Te
                                      result.out.begin() + static_cast<std::ptrdiff_t>((head + 1) * d));
         const std::vector<double> want(reference.out.begin() + static_cast<std::ptrdiff_t>(head * d),
                                        reference.out.begin() + static_cast<std::ptrdiff_t>((head + 1) * d));
-        worst = std::max(worst, max_difference(out, want));
-        worst = std::max(worst, max_difference({result.lse[head]}, {reference.lse[head]}));
+        worst = std::max(worst, max_difference(out, want) / engine.output_error(layer.problem, layer.policy));
+        worst = std::max(worst, max_difference({result.lse[head]}, {reference.lse[head]}) / engine.lse_error());
       }
     }
   }
-  EXPECT_LE(worst, 5e-5 * heat) << what;
+  EXPECT_LE(worst, heat) << what << ": in units of the engine's error";
   return result.digest;
 }
 

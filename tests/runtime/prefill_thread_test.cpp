@@ -1,4 +1,4 @@
-// Prefill with ranks as threads.
+// Prefill with ranks as threads, on the engine that is linked in.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -6,7 +6,6 @@
 #include <set>
 
 #include "comm/thread_ranks.h"
-#include "kernels/cpu/isa.h"
 #include "tests/runtime/prefill_checks.h"
 
 namespace ringmark::test {
@@ -31,24 +30,21 @@ void for_all_rank_counts(std::initializer_list<int> counts, Check&& check) {
   EXPECT_EQ(digests.size(), 1u) << "the selection depends on the rank count, the layout or the merge";
 }
 
-TEST(PrefillOnThreads, golden_layer_on_any_ranks) {
+class PrefillOnThreads : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!engine_under_test().available()) GTEST_SKIP() << "no GPU here";
+  }
+};
+using PrefillOnThreadsFull = PrefillOnThreads;
+
+TEST_F(PrefillOnThreads, golden_layer_on_any_ranks) {
   const GoldenLayer golden = load_golden(2048);
   for_all_rank_counts({1, 2, 3, 4, 7}, [&](auto& communicator, const Route& route) {
     const std::uint64_t digest = check_golden(communicator, golden, route);
     EXPECT_EQ(digest, kGoldenDigest2048);
     return digest;
   });
-}
-
-// The same bits from the other instruction set.
-TEST(PrefillOnThreads, golden_layer_on_the_baseline_instruction_set) {
-  const GoldenLayer golden = load_golden(2048);
-  const kernels::cpu::Isa before = kernels::cpu::active_isa();
-  kernels::cpu::force_isa(kernels::cpu::Isa::kAvx2);
-  comm::run_thread_ranks(2, [&](comm::Communicator& communicator) {
-    EXPECT_EQ(check_golden(communicator, golden, Route{}), kGoldenDigest2048);
-  });
-  kernels::cpu::force_isa(before);
 }
 
 struct Shape {
@@ -105,6 +101,20 @@ Shape random_shape(std::mt19937_64& random) {
   return s;
 }
 
+// Shapes that tensor cores take, with more chunks to choose from.
+void suit_tensor_cores(Shape& s, std::mt19937_64& random) {
+  s.chunk_size = 64;
+  s.head_dim = pick<std::int64_t>(random, {64, 128});
+  s.topk = pick<std::int64_t>(random, {1, 4, 16, 64});
+  s.kv_heads = pick<std::int64_t>(random, {1, 2});
+  s.heads = s.kv_heads * pick<std::int64_t>(random, {1, 2, 4, 8, 16});
+  s.tokens *= pick<std::int64_t>(random, {1, 1, 3});
+  for (auto& start : s.cu_seqlens) start = std::min(start, s.tokens);
+  if (!s.cu_seqlens.empty()) s.cu_seqlens.back() = s.tokens;
+  if (s.dtype == DType::kFloat32) s.dtype = DType::kBfloat16;
+  if (s.scorer == Scorer::kOracle) s.scorer = Scorer::kHils;
+}
+
 // S = 1 makes many chunks; keep the reference quick.
 void keep_small(Shape& s) {
   if (s.chunk_size == 1) s.tokens = std::min<std::int64_t>(s.tokens, 130);
@@ -120,6 +130,7 @@ void check_random_layers(std::uint64_t first_seed, int count) {
     std::mt19937_64 random(seed);
     Shape shape = random_shape(random);
     keep_small(shape);
+    if (engine_under_test().wants_tensor_shapes() && seed % 4 != 0) suit_tensor_cores(shape, random);
     const TestLayer layer = layer_of(shape, seed);
     const auto reference = run_reference(layer);
     const int ranks = 1 + static_cast<int>(random() % 9);
@@ -140,11 +151,11 @@ void check_random_layers(std::uint64_t first_seed, int count) {
   }
 }
 
-TEST(PrefillOnThreads, random_layers_match_the_reference) { check_random_layers(1000, 120); }
-TEST(PrefillOnThreadsFull, more_random_layers_match_the_reference) { check_random_layers(5000, 3000); }
+TEST_F(PrefillOnThreads, random_layers_match_the_reference) { check_random_layers(1000, 120); }
+TEST_F(PrefillOnThreadsFull, more_random_layers_match_the_reference) { check_random_layers(5000, 3000); }
 
 // bugs.md 12, 14, 4: lengths that divide by nothing, fewer tokens than ranks, one block for many ranks.
-TEST(PrefillOnThreads, awkward_lengths) {
+TEST_F(PrefillOnThreads, awkward_lengths) {
   for (const std::int64_t tokens : {1, 2, 3, 63, 64, 65, 2 * 4 * 64 - 1, 2 * 4 * 64 + 1}) {
     const TestLayer layer =
         layer_of({tokens, 64, 64, 2, 4, 2, 32, 0, true, false, DType::kBfloat16, Scorer::kHils, {}}, 7);
@@ -156,7 +167,7 @@ TEST(PrefillOnThreads, awkward_lengths) {
 }
 
 // bugs.md 31, 37: K around the number of candidates.
-TEST(PrefillOnThreads, more_slots_than_candidates) {
+TEST_F(PrefillOnThreads, more_slots_than_candidates) {
   for (const std::int64_t topk : {1, 8, 9, 10, 100}) {  // 9 candidates at the last row
     const TestLayer layer =
         layer_of({160, 16, 16, topk, 2, 1, 32, 0, false, false, DType::kFloat32, Scorer::kHils, {}}, 3);
@@ -168,7 +179,7 @@ TEST(PrefillOnThreads, more_slots_than_candidates) {
 }
 
 // bugs.md 43: head maps 28/7, 8/1, 40/8, 16/2 over ranks that divide nothing.
-TEST(PrefillOnThreads, grouped_heads_on_any_ranks) {
+TEST_F(PrefillOnThreads, grouped_heads_on_any_ranks) {
   for (const auto& [heads, kv_heads] : {std::pair{28, 7}, {8, 1}, {40, 8}, {16, 2}}) {
     const TestLayer layer =
         layer_of({100, 16, 16, 2, heads, kv_heads, 32, 0, false, false, DType::kBfloat16, Scorer::kHils, {}}, 5);
@@ -179,7 +190,7 @@ TEST(PrefillOnThreads, grouped_heads_on_any_ranks) {
   }
 }
 
-TEST(PrefillOnThreads, probe_on_every_layout) {
+TEST_F(PrefillOnThreads, probe_on_every_layout) {
   std::vector<Shape> shapes = {
       {200, 16, 16, 3, 2, 1, 32, 0, true, false, DType::kFloat32, Scorer::kHils, {}},
       {200, 16, 0, 1, 2, 1, 32, 3, false, false, DType::kFloat32, Scorer::kMean, {}},
@@ -203,7 +214,7 @@ TEST(PrefillOnThreads, probe_on_every_layout) {
 }
 
 // bugs.md 29: five documents packed give the bits of five runs.
-TEST(PrefillOnThreads, packed_documents_equal_single_runs) {
+TEST_F(PrefillOnThreads, packed_documents_equal_single_runs) {
   const std::vector<std::int64_t> starts = {0, 5, 6, 136, 136, 300};
   const TestLayer packed =
       layer_of({300, 16, 16, 3, 4, 2, 32, 2, true, false, DType::kBfloat16, Scorer::kHils, starts}, 21);
@@ -226,7 +237,7 @@ TEST(PrefillOnThreads, packed_documents_equal_single_runs) {
 }
 
 // bugs.md 6: the error does not grow with the ring, and the bits do not change with it.
-TEST(PrefillOnThreads, bits_do_not_depend_on_the_rank_count) {
+TEST_F(PrefillOnThreads, bits_do_not_depend_on_the_rank_count) {
   const TestLayer layer =
       layer_of({640, 16, 32, 4, 4, 2, 64, 0, false, false, DType::kBfloat16, Scorer::kHils, {}}, 31);
   std::vector<float> first;

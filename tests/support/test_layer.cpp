@@ -129,11 +129,9 @@ GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoi
   const partition::SequenceGrid grid(problem, layer.policy);
   const partition::Layout layout = partition::make_layout(grid, communicator.size(), balance);
   const RankId rank(communicator.rank());
-  const auto chosen = comm::choose_transport(communicator, transport);
   runtime::LayerShard shard = layer.shard(layout, rank);
-  runtime::SilentProgress progress;
   const runtime::PrefillResult result =
-      runtime::prefill(communicator, *chosen.transport, problem, layer.policy, layout, shard, options, progress);
+      engine_under_test().prefill(communicator, transport, problem, layer.policy, layout, shard, options);
   GatheredResult gathered;
   const std::int64_t heads = problem.heads;
   gathered.out = gather(communicator, layout, problem.tokens, heads * problem.head_dim, result.out);

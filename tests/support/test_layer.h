@@ -35,6 +35,27 @@ TestLayer slice(const TestLayer& layer, std::int64_t begin, std::int64_t end);
 // A fetch budget that is just enough for any single row.
 std::int64_t needed_budget(const TestLayer& layer);
 
+// What runs a layer: the engine that the test binary was linked with (support/cpu_engine.cpp, support/gpu_engine.cpp),
+// so that every backend passes the same tests.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // Collective: chooses a transport and runs.
+  virtual runtime::PrefillResult prefill(comm::Communicator& communicator, comm::TransportChoice transport,
+                                         const AttentionProblem& problem, const AttentionPolicy& policy,
+                                         const partition::Layout& layout, runtime::LayerShard& shard,
+                                         const runtime::PrefillOptions& options) const = 0;
+  // Largest error of o against fp64 on N(0, 1) values: rounding to fp32, or of the weights to the storage type.
+  virtual double output_error(const AttentionProblem& problem, const AttentionPolicy& policy) const = 0;
+  // Of lse, and of scores: margins below it may go either way.
+  virtual double lse_error() const = 0;
+  // True when the random layers should mostly be such as tensor cores take.
+  virtual bool wants_tensor_shapes() const = 0;
+  // False skips the tests: no GPU here.
+  virtual bool available() const = 0;
+};
+const Engine& engine_under_test();
+
 // Everything in token order.
 struct GatheredResult {
   std::vector<float> out;

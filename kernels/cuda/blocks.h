@@ -1,0 +1,21 @@
+// The block store on the device.
+#pragma once
+
+#include "kernels/cuda/layer.h"
+
+namespace ringmark::kernels::cuda {
+
+// Copies K and V rows of this rank ([rows, Hkv, d] each) into blocks: slot n of `arena` takes chunk `chunks[n]`, whose
+// first token is row `first_rows[n]` and whose keys are its first `slots[n]` slots (ChunkGeometry::slots_end; device
+// arrays of `count`). Layout of the arena: [count][kv_heads][K|V], elements in `order`. The other slots become zero, a
+// landmark slot too: it may hold anything, and a product with 0 must stay 0.
+void pack_blocks(const LayerShape& shape, const std::byte* keys, const std::byte* values,
+                 const std::int64_t* first_rows, const std::int32_t* slots, std::int64_t count, BlockOrder order,
+                 std::byte* arena, cudaStream_t stream);
+
+// Copies blocks from anywhere the device can read (a peer's arena mapped here) to `destinations`: `count` pairs of
+// device arrays, `bytes` each, 16-byte aligned.
+void gather_blocks(const std::byte* const* sources, std::byte* const* destinations, std::int64_t count,
+                   std::int64_t bytes, cudaStream_t stream);
+
+}  // namespace ringmark::kernels::cuda

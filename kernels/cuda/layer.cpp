@@ -1,0 +1,84 @@
+#include "kernels/cuda/layer.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ringmark::kernels::cuda {
+
+LayerShape LayerShape::of(const AttentionProblem& problem, const AttentionPolicy& policy,
+                          const partition::SequenceGrid& grid) {
+  const LandmarkShape landmarks = LandmarkShape::of(problem, policy.scorer);
+  LayerShape shape;
+  shape.heads = static_cast<std::int32_t>(problem.heads);
+  shape.kv_heads = static_cast<std::int32_t>(problem.kv_heads);
+  shape.group = static_cast<std::int32_t>(problem.group());
+  shape.head_dim = static_cast<std::int32_t>(problem.head_dim);
+  shape.chunk_size = static_cast<std::int32_t>(problem.chunk_size);
+  shape.topk = static_cast<std::int32_t>(policy.selects() ? policy.topk : 0);
+  shape.chunk_count = static_cast<std::int32_t>(grid.chunk_count());
+  shape.landmark_heads = static_cast<std::int32_t>(landmarks.heads);
+  shape.landmark_vectors = static_cast<std::int32_t>(landmarks.vectors);
+  shape.dtype = problem.dtype;
+  shape.scorer = policy.scorer;
+  shape.scale = problem.scale;
+  return shape;
+}
+
+std::vector<RowGeometry> row_geometry(const partition::SequenceGrid& grid, std::span<const TokenId> tokens) {
+  const auto index = [](ChunkId chunk) { return static_cast<std::int32_t>(chunk.value()); };
+  std::vector<RowGeometry> rows(tokens.size());
+#pragma omp parallel for schedule(static)
+  for (std::size_t n = 0; n < tokens.size(); ++n) {
+    const TokenId token = tokens[n];
+    const ChunkId chunk = grid.chunk_of(token);
+    const Range<TokenId> sinks = grid.sinks_of(token);
+    const Range<ChunkId> eligible = grid.eligible(token);
+    RowGeometry& row = rows[n];
+    row.chunk = index(chunk);
+    row.visible = static_cast<std::int32_t>(token - grid.tokens_of(chunk).begin + 1);
+    row.window_first = index(grid.chunk_of(grid.window_of(token).begin));
+    if (!sinks.empty()) {
+      row.sink_first = index(grid.chunk_of(sinks.begin));
+      row.sink_last = index(grid.chunk_of(sinks.end - 1)) + 1;
+    }
+    row.eligible_first = index(eligible.begin);
+    row.eligible_end = index(eligible.end);
+  }
+  return rows;
+}
+
+std::vector<ChunkGeometry> chunk_geometry(const partition::SequenceGrid& grid, const AttentionPolicy& policy) {
+  std::vector<ChunkGeometry> chunks(static_cast<std::size_t>(grid.chunk_count()));
+  for (ChunkId chunk(0); chunk.value() < grid.chunk_count(); ++chunk) {
+    const Range<TokenId> slots = grid.tokens_of(chunk), keys = grid.keys_of(chunk);
+    const auto slot = [&](TokenId token) { return static_cast<std::int16_t>(token - slots.begin); };
+    const TokenId sinks_end = grid.document_of(chunk).tokens.begin + policy.sinks;
+    // Only the last slot of a full chunk can be no key.
+    const TokenId keys_end = !slots.empty() && !grid.is_key(slots.end - 1) ? slots.end - 1 : slots.end;
+    ChunkGeometry& geometry = chunks[static_cast<std::size_t>(chunk.value())];
+    geometry.key_begin = slot(keys.begin);
+    geometry.key_end = slot(keys.end);
+    geometry.slots_end = slot(keys_end);
+    geometry.sink_end = slot(std::clamp(sinks_end, slots.begin, keys_end));
+  }
+  return chunks;
+}
+
+bool has_tensor_kernels(const LayerShape& shape) {
+  const bool dtype = shape.dtype == DType::kBfloat16 || shape.dtype == DType::kFloat16;
+  const bool group = std::has_single_bit(static_cast<std::uint32_t>(shape.group)) && shape.group <= 16;
+  return dtype && group && (shape.head_dim == 64 || shape.head_dim == 128) && shape.chunk_size == 64 &&
+         shape.landmark_vectors == 1 && shape.scorer != Scorer::kOracle && shape.topk <= kMaxTensorTopk;
+}
+
+Path choose_path(const LayerShape& shape) {
+  if (!has_tensor_kernels(shape)) return Path::kSimt;
+  int device = 0, major = 0;
+  ringmark::cuda::check(cudaGetDevice(&device), "ask for the device");
+  ringmark::cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                        "ask for the compute capability");
+  // wgmma exists in compute capability 9 alone; later chips run what was built for 8.0 and 9.0 through neither.
+  return major == 9 ? Path::kHopper : Path::kMma;
+}
+
+}  // namespace ringmark::kernels::cuda

@@ -1,0 +1,484 @@
+#include "runtime/cuda/prefill.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/attend.h"
+#include "kernels/cuda/blocks.h"
+#include "kernels/cuda/landmarks.h"
+#include "kernels/cuda/selection.h"
+#include "kvstore/block_store.h"
+#include "kvstore/landmark_table.h"
+#include "runtime/cuda/selector.h"
+#include "runtime/cuda/timeline.h"
+#include "runtime/fetch_plan.h"
+#include "runtime/row_needs.h"
+#include "runtime/wave_fetcher.h"
+
+namespace ringmark::runtime::cuda {
+namespace {
+
+using kernels::cuda::DeviceBlocks;
+using kernels::cuda::Path;
+using kvstore::BlockStore;
+using kvstore::LandmarkTable;
+using partition::SequenceGrid;
+
+// Regions of the transport, in the order in which they are exposed.
+constexpr int kBlockRegion = 0;
+constexpr int kLandmarkRegion = 1;
+// Rows whose needs are known together.
+constexpr std::int64_t kGroupRows = 1024;
+
+// What is known of each owned chunk, as the packing and landmark kernels want it.
+struct OwnChunks {
+  std::vector<std::int64_t> first_rows;
+  std::vector<std::int64_t> landmark_rows;
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> slots;
+  std::vector<std::uint8_t> has_landmark;
+};
+
+OwnChunks describe_chunks(const SequenceGrid& grid, const partition::Layout& layout, RankId rank,
+                          const std::vector<kernels::cuda::ChunkGeometry>& geometry) {
+  OwnChunks own;
+  for (const ChunkId chunk : layout.chunks_of(rank)) {
+    own.first_rows.push_back(layout.first_row(chunk));
+    own.landmark_rows.push_back(layout.first_row(chunk) + grid.tokens_of(chunk).size() - 1);
+    own.ids.push_back(static_cast<std::int32_t>(chunk.value()));
+    own.slots.push_back(geometry[static_cast<std::size_t>(chunk.value())].slots_end);
+    own.has_landmark.push_back(grid.has_landmark(chunk) ? 1 : 0);
+  }
+  return own;
+}
+
+class Prefill {
+ public:
+  Prefill(comm::Communicator& communicator, comm::cuda::DeviceTransport& transport, const AttentionProblem& problem,
+          const AttentionPolicy& policy, const partition::Layout& layout, DeviceShard& shard, const LayerShard* host,
+          const DevicePrefillOptions& options, Workspace& workspace, ProgressSink& progress)
+      : communicator_(communicator),
+        transport_(transport),
+        problem_(problem),
+        policy_(policy),
+        layout_(layout),
+        rank_(communicator.rank()),
+        shard_(shard),
+        host_(host),
+        options_(options),
+        workspace_(workspace),
+        progress_(progress),
+        grid_(problem, policy),
+        tokens_(layout.tokens_of(rank_)),
+        shape_(kernels::cuda::LayerShape::of(problem, policy, grid_)),
+        path_(options.path.value_or(kernels::cuda::choose_path(shape_))),
+        table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads),
+        timeline_(workspace.stream, "gpu compute") {
+    if (path_ != Path::kSimt && !kernels::cuda::has_tensor_kernels(shape_)) {
+      fail_bad_input(std::string("kernels = ") + kernels::cuda::name_of(path_) +
+                     " have no such shape: they take bf16 or fp16, head_dim 64 or 128, chunk 64, 1, 2, 4, 8 or 16 "
+                     "query heads a kv head, top-K up to 64");
+    }
+    result_.path = path_;
+    result_.clock.record_in(options.trace);
+  }
+
+  DevicePrefillResult run() {
+    upload_geometry();
+    store_blocks();     // K, V of my chunks, in memory that peers may read
+    build_landmarks();  // k', b' per chunk and head
+    publish();          // from here on peers read
+    attend_window();    // O, lse of the local window and the sinks
+    meet("after the window");
+    select_chunks();  // global top-K, independent of the rank count
+    attend_chunks();  // only the chosen blocks move; hierarchical softmax
+    timeline_.collect(result_.clock, options_.trace);
+    meet("end of the layer");
+    transport_.retire();  // nobody reads any more
+    return std::move(result_);
+  }
+
+ private:
+  cudaStream_t stream() const { return workspace_.stream; }
+  std::int64_t rows() const { return shard_.rows; }
+  bool alone() const { return communicator_.size() == 1; }
+  const std::byte* scoring_queries() const {
+    return policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.q.data();
+  }
+
+  // A barrier that grants the peers the time that this rank took, times how much more work the layout gave the busiest.
+  void meet(std::string_view stage) {
+    if (alone()) return;
+    const std::vector<std::int64_t> pairs = partition::measure_balance(grid_, layout_).pairs;
+    const auto busiest = static_cast<double>(*std::max_element(pairs.begin(), pairs.end()));
+    const auto own = static_cast<double>(std::max<std::int64_t>(1, pairs[static_cast<std::size_t>(rank_.value())]));
+    communicator_.barrier(stage, (std::chrono::steady_clock::now() - start_) * (busiest / own));
+  }
+
+  void upload_geometry() {
+    const auto span = result_.clock.time("plan");
+    const auto row_geometry = kernels::cuda::row_geometry(grid_, tokens_);
+    chunk_geometry_ = kernels::cuda::chunk_geometry(grid_, policy_);
+    geometry_ = {Workspace::reserve(workspace_.rows, rows()),
+                 Workspace::reserve(workspace_.chunks, grid_.chunk_count()), rows()};
+    workspace_.rows.upload(row_geometry.data(), rows(), stream());
+    workspace_.chunks.upload(chunk_geometry_.data(), grid_.chunk_count(), stream());
+    Workspace::reserve(workspace_.block_table, grid_.chunk_count() * problem_.kv_heads);
+    Workspace::reserve(workspace_.record_table, grid_.chunk_count());
+    workspace_.stream.wait();  // the host arrays go away
+    for (const auto& row : row_geometry) {
+      const std::int64_t eligible = row.eligible_end - row.eligible_first;
+      result_.chosen += problem_.kv_heads * std::min<std::int64_t>(eligible, shape_.topk);
+    }
+  }
+
+  // Sends an array of the owned chunks to its place behind `used` bytes of the workspace's buffer.
+  template <class T>
+  const T* upload_own(const std::vector<T>& values, std::int64_t& used) {
+    auto* place = workspace_.own_chunks.data() + used;
+    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
+    workspace_.own_chunks.upload(reinterpret_cast<const std::byte*>(values.data()), bytes, stream(), used);
+    used += (bytes + 15) / 16 * 16;
+    return reinterpret_cast<const T*>(place);
+  }
+
+  void store_blocks() {
+    const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
+    blocks_ = transport_.expose(BlockStore::bytes_of(problem_, chunks));
+    records_ = transport_.expose(LandmarkTable::bytes_of(shape_.landmark_shape(), chunks));
+    const OwnChunks own = describe_chunks(grid_, layout_, rank_, chunk_geometry_);
+    Workspace::reserve(workspace_.own_chunks, chunks * (8 + 8 + 4 + 4 + 1) + 5 * 16);
+    std::int64_t used = 0;
+    first_rows_ = upload_own(own.first_rows, used);
+    landmark_rows_ = upload_own(own.landmark_rows, used);
+    ids_ = upload_own(own.ids, used);
+    slots_ = upload_own(own.slots, used);
+    has_landmark_ = upload_own(own.has_landmark, used);
+    {
+      const auto span = timeline_.time("store");
+      kernels::cuda::pack_blocks(shape_, shard_.k.data(), shard_.v.data(), first_rows_, slots_, chunks,
+                                 kernels::cuda::block_order(path_), blocks_.data(), stream());
+    }
+    for (std::int64_t slot = 0; slot < chunks; ++slot) {
+      for (std::int64_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head) {
+        table_.set(layout_.chunks_of(rank_)[static_cast<std::size_t>(slot)], kv_head,
+                   blocks_.data() + BlockStore::offset_of(problem_, slot, kv_head));
+      }
+    }
+    upload_table();
+    workspace_.stream.wait();
+    shard_.k = {};
+    shard_.v = {};
+  }
+
+  void upload_table() {
+    workspace_.block_table.upload(table_.addresses().data(), static_cast<std::int64_t>(table_.addresses().size()),
+                                  stream());
+  }
+
+  DeviceBlocks blocks() const { return {workspace_.block_table.data(), kernels::cuda::block_order(path_)}; }
+
+  void build_landmarks() {
+    if (!policy_.selects()) return;
+    const auto span = timeline_.time("landmarks");
+    kernels::cuda::build_landmarks(shape_, geometry_, blocks(), ids_, has_landmark_, landmark_rows_,
+                                   static_cast<std::int64_t>(layout_.chunks_of(rank_).size()),
+                                   shard_.retrieval_queries(), reinterpret_cast<float*>(records_.data()), stream());
+  }
+
+  void publish() {
+    if (!alone()) workspace_.stream.wait();
+    transport_.publish();
+  }
+
+  void attend_window() {
+    // A row that no kernel wrote must not look like a result: all bits set is a NaN.
+    Workspace::reserve(workspace_.out, rows() * problem_.heads * problem_.head_dim);
+    Workspace::reserve(workspace_.lse, rows() * problem_.heads);
+    workspace_.out.fill_bytes(0xFF, stream());
+    workspace_.lse.fill_bytes(0xFF, stream());
+    FetchPlan plan{{{{0, rows()}, {}}}, 0, 0};
+    if (!alone()) {
+      const auto span = result_.clock.time("plan");
+      plan =
+          plan_fetch(problem_, layout_, rank_, rows(), window_needs(problem_, grid_, tokens_), options_.fetch_budget);
+    }
+    in_waves("window", plan, 1, [&](RowRange rows) {
+      kernels::cuda::attend_window(path_, shape_, geometry_, blocks(), shard_.q.data(), rows, workspace_.out.data(),
+                                   workspace_.lse.data(), stream());
+    });
+  }
+
+  void select_chunks() {
+    result_.merge = choose_merge(options_.merge, merge_cost(problem_, policy_, layout_), options_.table_budget);
+    if (alone()) result_.merge = Merge::kLandmarks;
+    if (!policy_.selects()) return;
+    const auto span = timeline_.time("select");
+    if (result_.merge == Merge::kLandmarks) {
+      gather_landmarks();
+      const DeviceSelectorInput input{path_, shape_, geometry_, scoring_queries()};
+      const ChoiceCount count = select_with_all_landmarks(input, workspace_);
+      result_.pairs = count.pairs;
+      result_.exact_pairs = count.exact_pairs;
+    } else {
+      merge_score_lists();
+    }
+  }
+
+  // Reads records of remote chunks behind each other into the workspace and lists what is here by chunk.
+  void read_records(const std::vector<ChunkId>& chunks) {
+    const std::int64_t floats = shape_.landmark_shape().record_floats();
+    const std::int64_t bytes = floats * static_cast<std::int64_t>(sizeof(float));
+    std::vector<const float*> table(static_cast<std::size_t>(grid_.chunk_count()), nullptr);
+    const auto enter = [&](ChunkId chunk, const float* record) {
+      if (grid_.has_landmark(chunk)) table[static_cast<std::size_t>(chunk.value())] = record;
+    };
+    const auto* own = reinterpret_cast<const float*>(records_.data());
+    for (const ChunkId chunk : layout_.chunks_of(rank_)) enter(chunk, own + layout_.slot(chunk) * floats);
+    Workspace::reserve(workspace_.remote_records, static_cast<std::int64_t>(chunks.size()) * floats);
+    std::vector<comm::RemoteRead> reads;
+    for (std::size_t n = 0; n < chunks.size(); ++n) {
+      float* record = workspace_.remote_records.data() + static_cast<std::int64_t>(n) * floats;
+      enter(chunks[n], record);
+      const int owner = static_cast<int>(layout_.owner(chunks[n]).value());
+      const std::int64_t offset = layout_.slot(chunks[n]) * bytes;
+      if (!reads.empty() && reads.back().peer == owner &&
+          reads.back().offset + static_cast<std::int64_t>(reads.back().destination.size()) == offset) {
+        reads.back().destination = {reads.back().destination.data(),
+                                    reads.back().destination.size() + static_cast<std::size_t>(bytes)};
+      } else {
+        reads.push_back(
+            {owner, kLandmarkRegion, offset, {reinterpret_cast<std::byte*>(record), static_cast<std::size_t>(bytes)}});
+      }
+    }
+    if (!alone()) transport_.get(reads)->wait();
+    result_.bytes_merged += static_cast<std::int64_t>(chunks.size()) * bytes;
+    workspace_.record_table.upload(table.data(), static_cast<std::int64_t>(table.size()), stream());
+    workspace_.stream.wait();  // `table` goes away
+  }
+
+  void gather_landmarks() {
+    std::vector<ChunkId> remote;  // by owner, so that each shard is one read
+    for (int turn = 1; turn < communicator_.size(); ++turn) {
+      const RankId peer((rank_.value() + turn) % communicator_.size());
+      const auto& chunks = layout_.chunks_of(peer);
+      remote.insert(remote.end(), chunks.begin(), chunks.end());
+    }
+    read_records(remote);
+  }
+
+  void merge_score_lists() {
+    require(host_ != nullptr, "the scores merge has the queries in host memory");
+    read_records({});
+    std::vector<float> lse(static_cast<std::size_t>(rows() * problem_.heads));
+    workspace_.lse.download(lse.data(), static_cast<std::int64_t>(lse.size()), stream());
+    workspace_.stream.wait();
+    const RowsView queries = policy_.scorer == Scorer::kHils ? host_->retrieval_queries() : host_->queries();
+    const SelectorInput input{problem_, policy_, grid_, layout_, tokens_, queries, lse, 1};
+    result_.bytes_merged += received_bytes(input, rank_, Merge::kScores);
+    const kernels::Selection selection =
+        merge_scores(communicator_, input, exact_scorer(shape_, grid_, workspace_), progress_);
+    result_.pairs = result_.exact_pairs = rows() * problem_.kv_heads;
+    const auto slots = static_cast<std::int64_t>(selection.chunks.size());
+    Workspace::reserve(workspace_.selection, slots);
+    Workspace::reserve(workspace_.chosen_scores, slots * problem_.group());
+    workspace_.selection.upload(selection.chunks.data(), slots, stream());
+    std::vector<ChunkId> chosen = chosen_in(selection, {0, rows()});
+    std::erase_if(chosen, [&](ChunkId chunk) { return layout_.owner(chunk) == rank_; });
+    std::stable_sort(chosen.begin(), chosen.end(),
+                     [&](ChunkId a, ChunkId b) { return layout_.owner(a) < layout_.owner(b); });
+    read_records(chosen);
+    kernels::cuda::score_chosen(shape_, scoring_queries(), {0, rows()}, workspace_.selection.data(),
+                                workspace_.record_table.data(), workspace_.chosen_scores.data(), stream());
+  }
+
+  void attend_chunks() {
+    if (!policy_.selects()) return;
+    Workspace::reserve(workspace_.window_weights, rows() * problem_.heads);
+    kernels::cuda::weigh_chunks(shape_, {0, rows()}, workspace_.chosen_scores.data(), workspace_.lse.data(),
+                                workspace_.window_weights.data(), stream());
+    const FetchPlan plan = alone() ? FetchPlan{{{{0, 1}, {}}}, 0, 0} : plan_chosen();
+    in_waves("attend", plan, alone() ? rows() : kGroupRows, [&](RowRange wave) {
+      for (std::int64_t begin = wave.begin; begin < wave.end; begin += kUnionRows) {
+        const RowRange part{begin, std::min(wave.end, begin + kUnionRows)};
+        kernels::cuda::UnionPlan unions;
+        if (path_ != Path::kSimt) {
+          unions = workspace_.unions.plan(shape_, workspace_.selection.data(), part, stream());
+          result_.union_items += workspace_.unions.items();
+          result_.union_queries = unions.tile_queries;
+        }
+        kernels::cuda::attend_chosen(path_, shape_, geometry_, blocks(), shard_.q.data(), part, unions,
+                                     workspace_.selection.data(), workspace_.chosen_scores.data(),
+                                     workspace_.window_weights.data(), workspace_.out.data(), stream());
+      }
+    });
+  }
+
+  // Waves of groups of rows: which blocks a group chose is marked on the GPU, so that the selection stays there.
+  FetchPlan plan_chosen() {
+    const std::int64_t groups = (rows() + kGroupRows - 1) / kGroupRows;
+    const std::int64_t words = kernels::cuda::NeededBlocks::words_of(shape_);
+    std::vector<std::uint32_t> bits(static_cast<std::size_t>(groups * words));
+    Workspace::reserve(workspace_.needed_blocks, groups * words);
+    kernels::cuda::mark_needed_blocks(shape_, workspace_.selection.data(), {0, rows()},
+                                      {kGroupRows, workspace_.needed_blocks.data()}, stream());
+    workspace_.needed_blocks.download(bits.data(), groups * words, stream());
+    workspace_.stream.wait();
+    const auto span = result_.clock.time("plan");
+    const auto needs = [&](std::int64_t group, std::vector<BlockId>& blocks) {
+      list_blocks({bits.data() + group * words, static_cast<std::size_t>(words)}, blocks);
+      return true;
+    };
+    decide_fetch(bits, words);
+    if (result_.fetch.fetch == Fetch::kStream) {
+      return plan_fetch(problem_, layout_, rank_, groups, everything(), options_.fetch_budget * 2, groups);
+    }
+    return plan_fetch(problem_, layout_, rank_, groups, needs, options_.fetch_budget, 8);
+  }
+
+  void list_blocks(std::span<const std::uint32_t> bits, std::vector<BlockId>& blocks) const {
+    for (std::size_t word = 0; word < bits.size(); ++word) {
+      for (std::uint32_t rest = bits[word]; rest != 0; rest &= rest - 1) {
+        const auto block = static_cast<std::int64_t>(word * 32) + __builtin_ctz(rest);
+        blocks.push_back({ChunkId(block / problem_.kv_heads), block % problem_.kv_heads});
+      }
+    }
+  }
+
+  // Every block of every rank, for the first group of rows and all after it.
+  RowNeeds everything() const {
+    return [this](std::int64_t group, std::vector<BlockId>& blocks) {
+      if (group > 0) return false;
+      for (ChunkId chunk(0); chunk.value() < grid_.chunk_count(); ++chunk) {
+        for (std::int64_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head) blocks.push_back({chunk, kv_head});
+      }
+      return true;
+    };
+  }
+
+  void decide_fetch(const std::vector<std::uint32_t>& bits, std::int64_t words) {
+    std::vector<std::uint32_t> all(static_cast<std::size_t>(words), 0);
+    for (std::size_t n = 0; n < bits.size(); ++n) all[n % all.size()] |= bits[n];
+    std::vector<BlockId> chosen;
+    list_blocks(all, chosen);
+    const auto remote = std::count_if(chosen.begin(), chosen.end(),
+                                      [&](const BlockId& block) { return layout_.owner(block.chunk) != rank_; });
+    const auto own = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
+    const std::int64_t block_bytes = table_.shape().bytes();
+    result_.fetch = choose_fetch(options_.fetch, remote * block_bytes,
+                                 (grid_.chunk_count() - own) * problem_.kv_heads * block_bytes, options_.fetch_budget);
+  }
+
+  // The next wave is fetched while the GPU works on the current one. The plan counts in groups of `group_rows` rows.
+  template <class Work>
+  void in_waves(std::string_view stage, const FetchPlan& plan, std::int64_t group_rows, Work&& work) {
+    const std::int64_t block_bytes = table_.shape().bytes();
+    std::byte* arena = Workspace::reserve(workspace_.fetched_blocks, plan.slots * block_bytes);
+    WaveFetcher fetcher(transport_, kBlockRegion, plan, {arena, static_cast<std::size_t>(plan.slots * block_bytes)},
+                        table_);
+    result_.bytes_fetched += plan.blocks * block_bytes;
+    std::array<std::int64_t, 1> rounds = {static_cast<std::int64_t>(plan.waves.size())};
+    if (transport_.collective_get() && !alone()) communicator_.all_reduce_max("count waves", rounds);
+    ringmark::cuda::Event worked;  // the wave before
+    worked.record(stream());
+    progress_.begin(stage, rows());
+    for (std::int64_t round = 0; round < rounds[0]; ++round) {
+      const auto wave = static_cast<std::size_t>(round);
+      if (!alone()) {
+        const auto span = result_.clock.time("fetch");
+        if (wave == 0) fetcher.start(0);
+        fetcher.wait();
+        upload_table();
+        if (round + 1 < rounds[0]) {
+          worked.hold(transport_.stream());  // its blocks may be overwritten
+          fetcher.start(wave + 1);
+        }
+      }
+      if (wave >= plan.waves.size()) continue;
+      const RowRange groups = plan.waves[wave].rows;
+      const RowRange rows_of_wave{groups.begin * group_rows, std::min(rows(), groups.end * group_rows)};
+      if (rows_of_wave.empty()) continue;
+      {
+        const auto span = timeline_.time(stage);
+        work(rows_of_wave);
+      }
+      worked.record(stream());
+      progress_.advance(rows_of_wave.end);
+    }
+    if (!alone()) workspace_.stream.wait();  // the fetched blocks are given up
+    progress_.end();
+  }
+
+  comm::Communicator& communicator_;
+  comm::cuda::DeviceTransport& transport_;
+  const AttentionProblem& problem_;
+  const AttentionPolicy& policy_;
+  const partition::Layout& layout_;
+  RankId rank_;
+  DeviceShard& shard_;
+  const LayerShard* host_;
+  const DevicePrefillOptions& options_;
+  Workspace& workspace_;
+  ProgressSink& progress_;
+  SequenceGrid grid_;
+  std::vector<TokenId> tokens_;
+  kernels::cuda::LayerShape shape_;
+  Path path_;
+  kernels::BlockTable table_;
+  Timeline timeline_;
+  std::vector<kernels::cuda::ChunkGeometry> chunk_geometry_;
+  kernels::cuda::Geometry geometry_;
+  comm::Bytes blocks_;   // on the device
+  comm::Bytes records_;  // on the device
+  const std::int64_t* first_rows_ = nullptr;
+  const std::int64_t* landmark_rows_ = nullptr;
+  const std::int32_t* ids_ = nullptr;
+  const std::int32_t* slots_ = nullptr;
+  const std::uint8_t* has_landmark_ = nullptr;
+  DevicePrefillResult result_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+DevicePrefillResult prefill(comm::Communicator& communicator, comm::cuda::DeviceTransport& transport,
+                            const AttentionProblem& problem, const AttentionPolicy& policy,
+                            const partition::Layout& layout, DeviceShard& shard, const LayerShard* host,
+                            const DevicePrefillOptions& options, Workspace& workspace, ProgressSink& progress) {
+  return Prefill(communicator, transport, problem, policy, layout, shard, host, options, workspace, progress).run();
+}
+
+PrefillResult download(const AttentionProblem& problem, const AttentionPolicy& policy, std::int64_t rows,
+                       const Workspace& workspace, const DevicePrefillResult& result) {
+  PrefillResult host;
+  host.out.resize(static_cast<std::size_t>(rows * problem.heads * problem.head_dim));
+  host.lse.resize(static_cast<std::size_t>(rows * problem.heads));
+  host.selection = kernels::Selection(rows, problem.kv_heads, policy.selects() ? policy.topk : 0);
+  workspace.out.download(host.out.data(), static_cast<std::int64_t>(host.out.size()), workspace.stream);
+  workspace.lse.download(host.lse.data(), static_cast<std::int64_t>(host.lse.size()), workspace.stream);
+  workspace.selection.download(host.selection.chunks.data(), static_cast<std::int64_t>(host.selection.chunks.size()),
+                               workspace.stream);
+  workspace.stream.wait();
+  host.merge = result.merge;
+  host.bytes_fetched = result.bytes_fetched;
+  host.bytes_merged = result.bytes_merged;
+  host.clock = result.clock;
+  return host;
+}
+
+PrefillResult prefill_on_gpu(comm::Communicator& communicator, comm::cuda::DeviceTransport& transport,
+                             const AttentionProblem& problem, const AttentionPolicy& policy,
+                             const partition::Layout& layout, LayerShard& shard, const DevicePrefillOptions& options,
+                             ProgressSink& progress, DevicePrefillResult* details) {
+  Workspace workspace;
+  DeviceShard device = DeviceShard::upload(shard, workspace.stream);
+  const DevicePrefillResult result =
+      prefill(communicator, transport, problem, policy, layout, device, &shard, options, workspace, progress);
+  if (details != nullptr) *details = result;
+  return download(problem, policy, device.rows, workspace, result);
+}
+
+}  // namespace ringmark::runtime::cuda

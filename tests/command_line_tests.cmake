@@ -1,0 +1,20 @@
+# Tests of the command line, and with it.
+add_unit_test(command_line_test SANITIZE LINK ringmark::cluster SOURCES
+  cluster/options_test.cpp cluster/progress_test.cpp cluster/size_text_test.cpp)
+
+# The binary as a user runs it.
+add_executable(write_malformed_files cluster/write_malformed_files.cpp)
+target_link_libraries(write_malformed_files PRIVATE ringmark_test_cpu_engine fmt::fmt)
+add_test(NAME command_line COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/command_line.sh
+  $<TARGET_FILE:ringmark> $<TARGET_FILE:write_malformed_files> ${RINGMARK_TEST_DATA})
+set_tests_properties(command_line PROPERTIES TIMEOUT 300 LABELS "command;sanitize"
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME one_digest COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/one_digest.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(one_digest PROPERTIES TIMEOUT 600 LABELS command ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME deadline COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/deadline.sh $<TARGET_FILE:ringmark>)
+set_tests_properties(deadline PROPERTIES TIMEOUT 120 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME million_tokens COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/million_tokens.sh $<TARGET_FILE:ringmark>)
+set_tests_properties(million_tokens PROPERTIES TIMEOUT 1800 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")

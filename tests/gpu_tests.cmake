@@ -1,0 +1,25 @@
+# Tests that need a GPU: built wherever nvcc is found, run by `ctest --preset gpu` (without a GPU they skip).
+add_library(ringmark_test_gpu_engine OBJECT support/gpu_engine.cpp)
+target_link_libraries(ringmark_test_gpu_engine PUBLIC ringmark::runtime_cuda ringmark_test_support)
+
+function(add_gpu_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;ENVIRONMENT" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} ringmark_test_gpu_engine GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 --gtest_filter=-*Full.*)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS gpu RUN_SERIAL ON
+    ENVIRONMENT "${RINGMARK_TEST_ENVIRONMENT}")
+endfunction()
+
+add_gpu_test(cuda_kernels_test LINK ringmark::kernels_cuda SOURCES
+  kernels/cuda/blocks_test.cpp kernels/cuda/hopper_attend_test.cpp kernels/cuda/hopper_score_test.cpp
+  kernels/cuda/landmarks_test.cpp kernels/cuda/merge_test.cpp kernels/cuda/mma_attend_test.cpp
+  kernels/cuda/mma_score_test.cpp kernels/cuda/plan_unions_test.cpp kernels/cuda/score_exactly_test.cpp
+  kernels/cuda/settle_choices_test.cpp kernels/cuda/simt_attend_test.cpp)
+# The whole engine on the GPU: the tests of the CPU, word for word, by each family of kernels.
+add_gpu_test(prefill_gpu_test SOURCES runtime/prefill_thread_test.cpp)
+foreach(family mma simt)
+  add_test(NAME prefill_gpu_test.${family} COMMAND prefill_gpu_test --gtest_brief=1 --gtest_filter=-*Full.*)
+  set_tests_properties(prefill_gpu_test.${family} PROPERTIES TIMEOUT 300 LABELS gpu RUN_SERIAL ON
+    ENVIRONMENT "${RINGMARK_TEST_ENVIRONMENT};RINGMARK_TEST_KERNELS=${family}")
+endforeach()
