@@ -76,6 +76,7 @@ struct Geometry {
 //     swizzled  the shared memory image of the tensor core kernels, so that one bulk copy loads it: halves of 64
 //               channels, [head_dim / 64][chunk_size][64], in each of whose 128-byte rows the 16-byte column x stands
 //               at x XOR (row mod 8). 16-bit types, head_dim 64 or 128, chunk_size a multiple of 8.
+//               V is fp16, in layers of bf16 too (pack_blocks).
 enum class BlockOrder { kPlain, kSwizzled };
 
 // Byte offset of element (slot, channel) inside K of a swizzled block.

@@ -1,0 +1,21 @@
+// What kernels that work by warps share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace ringmark::kernels::cuda {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+// A monotone map from floats to unsigned integers; -0 comes just before +0.
+__device__ inline std::uint32_t order_of(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000u);
+}
+__device__ inline float value_at(std::uint32_t order) {
+  return __uint_as_float(order ^ (~static_cast<std::uint32_t>(static_cast<std::int32_t>(order) >> 31) | 0x80000000u));
+}
+
+}  // namespace ringmark::kernels::cuda
