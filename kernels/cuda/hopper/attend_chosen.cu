@@ -1,0 +1,251 @@
+// The chosen chunks of 128 rows at a time: each block of their union is loaded once, each half computes those that one
+// of its own queries chose. Weights are known beforehand, so the output is never rescaled.
+// Arithmetic limit: as attend_window.cu, times the union's size over topk; L2 limit: 32 KiB a block of the union.
+#include "kernels/cuda/hopper/attend.h"
+#include "kernels/cuda/hopper/attend_pipeline.cuh"
+#include "kernels/cuda/hopper/attend_tile.cuh"
+#include "kernels/cuda/hopper/block_ring.cuh"
+#include "kernels/cuda/hopper/chosen_weights.cuh"
+#include "kernels/cuda/hopper/query_tile.cuh"
+#include "kernels/cuda/hopper/softmax.cuh"
+#include "kernels/cuda/hopper/tile_queue.cuh"
+
+namespace ringmark::kernels::cuda::hopper {
+namespace {
+
+struct ChosenCall {
+  TileGrid grid;
+  std::uint32_t* tile_counter;
+  const ChunkGeometry* chunks;
+  DeviceBlocks blocks;
+  const std::byte* queries;
+  const UnionItem* items;
+  const std::int64_t* offsets;
+  std::int32_t topk;
+  float scale;
+  const float* scores;         // [rows, H, topk]
+  const float* window_weight;  // [rows, H]
+  float* out;
+};
+
+struct ChosenItem {
+  std::uint64_t members[kHalves] = {0, 0};  // which queries of the half chose the chunk
+  std::int16_t key_begin = 0;
+  std::int16_t key_end = 0;
+  bool wanted[kHalves] = {false, false};
+  bool last = false;
+
+  __device__ bool wanted_by(int half) const { return wanted[half]; }
+  __device__ void want(int half) { wanted[half] = true; }
+};
+
+template <int kHeadDim>
+struct ChosenShared {
+  BlockRing<ChosenItem, kHeadDim> ring;
+  QueryTile<kHeadDim> queries;
+  TileQueue tiles;
+
+  __device__ void init() {
+    ring.init();
+    queries.init();
+    tiles.init();
+  }
+};
+
+template <class Ring>
+__device__ void load_blocks(Ring& ring, TileReader tiles, const ChosenCall& call) {
+  const int lane = threadIdx.x % 32;
+  RingWriter writer(ring);
+  Tile tile;
+  while (tiles.next(tile)) {
+    const std::int64_t* offsets = call.offsets + std::int64_t{tile.row_tile} * call.grid.kv_heads + tile.kv_head;
+    writer.start_tile();
+    std::int64_t next = offsets[0];
+    const std::int64_t end = offsets[1];
+    do {
+      const int count = static_cast<int>(min(end - next, std::int64_t{32}));
+      ChosenItem item;
+      const std::byte* block = nullptr;
+      if (lane < count) {
+        const UnionItem& of_union = call.items[next + lane];
+        const ChunkGeometry chunk = call.chunks[of_union.chunk];
+        block = call.blocks.table[std::int64_t{of_union.chunk} * call.grid.kv_heads + tile.kv_head];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          item.members[half] = of_union.members[half];
+          item.wanted[half] = item.members[half] != 0;
+        }
+        item.key_begin = chunk.key_begin;
+        item.key_end = chunk.key_end;
+      }
+      next += count;
+      item.last = next == end && lane + 1 >= count;
+      writer.push(max(count, 1), item, block);  // a tile that chose nothing still passes one item, to say so
+    } while (next < end);
+  }
+}
+
+// What a consumer thread knows of its two rows.
+struct ThreadRows {
+  int query[2];  // of the half: bit of ChosenItem::members
+  float window_weight[2];
+  RowScores scores[2];
+
+  __device__ ThreadRows(const ChosenCall& call, const Tile& tile, int half) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      query[e] = thread_row(e) >> call.grid.group_shift;
+      const std::int64_t at = call.grid.row_and_head(tile, half, thread_row(e));
+      const bool valid = query[e] < call.grid.valid_queries(tile, half);
+      window_weight[e] = valid ? __ldg(call.window_weight + at) : 0.0f;
+      scores[e].start(valid ? call.scores + at * call.topk : nullptr, call.topk);
+    }
+  }
+};
+
+// Softmax inside the chunk, times the mixture weight; 0 in rows that did not choose the chunk.
+class ChosenWeights {
+ public:
+  __device__ ChosenWeights(ThreadRows& rows, float log2_scale) : rows_(rows), log2_scale_(log2_scale) {}
+
+  __device__ bool make(float (&scores)[32], const ChosenItem& item, int half) {
+    const std::uint64_t members = item.members[half];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      weight_[e] = members >> rows_.query[e] & 1 ? rows_.scores[e].take() : 0.0f;
+    }
+    if (__any_sync(0xFFFFFFFFu, weight_[0] != 0.0f || weight_[1] != 0.0f)) {
+      hide_others(scores, item.key_begin, item.key_end);
+      softmax_.exponentiate(scores, log2_scale_);
+    } else {
+      softmax_.skip();
+    }
+    return softmax_.unusual();
+  }
+  // A chunk without keys adds nothing.
+  template <int kCount>
+  __device__ void correct(float (&)[kCount]) {
+    for (int e = 0; e < 2; ++e) {
+      if (softmax_.sum(e) == 0.0f) weight_[e] = 0.0f;
+    }
+  }
+  __device__ void finish(float (&scores)[32]) const { softmax_.weigh(scores, weight_); }
+
+ private:
+  __device__ static void hide_others(float (&scores)[32], int begin, int end) {
+    if (begin > 0 || end < kChunkKeys - 1) {
+      hide_keys(scores, begin, {end, end});
+    } else if (end < kChunkKeys) {
+      hide_last_key(scores);
+    }
+  }
+
+  ThreadRows& rows_;
+  float log2_scale_;
+  float weight_[2];
+  ChunkSoftmax softmax_;
+};
+
+// Rows that chose nothing are left alone. A window of weight 0 saw no key: its output, whatever it is, does not count.
+template <int kHeadDim>
+__device__ void mix(const ChosenCall& call, const Tile& tile, int half, const ThreadRows& rows,
+                    const float (&out)[kHeadDim / 2]) {
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    if (rows.scores[e].taken() == 0) continue;
+    const std::int64_t at = call.grid.row_and_head(tile, half, thread_row(e));
+    float2* row = reinterpret_cast<float2*>(call.out + at * kHeadDim) + threadIdx.x % 4;
+    float2 window[kHeadDim / 8];
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) window[j] = row[4 * j];
+    const float weight = rows.window_weight[e];
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j) {
+      if (weight == 0.0f) window[j] = {0.0f, 0.0f};
+      constexpr float kDrop = 0x1p-15f;  // the weights' 2^kLift
+      row[4 * j] = {fmaf(weight, window[j].x, out[4 * j + 2 * e] * kDrop),
+                    fmaf(weight, window[j].y, out[4 * j + 2 * e + 1] * kDrop)};
+    }
+  }
+}
+
+template <class Element, int kHeadDim>
+__device__ void attend_tiles(ChosenShared<kHeadDim>& shared, const ChosenCall& call, int half) {
+  RingReader reader(shared.ring, half);
+  TileReader tiles(shared.tiles, call.grid);
+  Tile tile;
+  while (tiles.next(tile)) {
+    ThreadRows rows(call, tile, half);
+    std::uint32_t queries[kHeadDim / 16][4];
+    wait_barrier(&shared.queries.full[half], tiles.parity());
+    shared.queries.read(half, queries);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&shared.queries.empty[half]);
+
+    ChosenWeights weights(rows, call.scale * kLog2OfE);
+    float out[kHeadDim / 2] = {};
+    reader.start_tile();
+    ChunkPipeline<Element, kHeadDim, decltype(reader), ChosenWeights>(reader, weights, queries, out).run();
+    mix<kHeadDim>(call, tile, half, rows, out);
+  }
+}
+
+template <class Element, int kHeadDim>
+__global__ __launch_bounds__(kThreads, 1) void attend_chosen_kernel(const __grid_constant__ ChosenCall call) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  auto& shared = *reinterpret_cast<ChosenShared<kHeadDim>*>(memory);
+  if (threadIdx.x == 0) {
+    shared.init();
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / kWarpgroupThreads, 0);
+  if (warpgroup == 0) {
+    give_registers<kLoaderRegisters>();
+    const int warp = threadIdx.x / 32;
+    const TileReader tiles(shared.tiles, call.grid);
+    if (warp < kHalves) {
+      shared.queries.load_tiles(tiles, call.grid, warp, call.queries);
+    } else if (warp == kHalves) {
+      load_blocks(shared.ring, tiles, call);
+    } else if (threadIdx.x % 32 == 0) {
+      shared.tiles.serve(call.grid, call.tile_counter);
+    }
+  } else {
+    take_registers<kConsumerRegisters>();
+    attend_tiles<Element, kHeadDim>(shared, call, warpgroup - 1);
+  }
+}
+
+}  // namespace
+
+void attend_chosen(const LayerShape& shape, const Geometry& geometry, const DeviceBlocks& blocks,
+                   const std::byte* queries, RowRange rows, const UnionPlan& plan, const std::int32_t* /*selection*/,
+                   const float* chosen_scores, const float* window_weight, float* out, cudaStream_t stream) {
+  if (rows.empty() || shape.topk == 0) return;
+  const TileGrid grid(shape, rows);
+  require(plan.tiles == grid.row_tiles && plan.tile_queries * shape.group == kTileRows,
+          "the union plan is made of exactly the rows of the call");
+  const ChosenCall call{grid,
+                        fresh_tile_counter(stream),
+                        geometry.chunks,
+                        blocks,
+                        queries,
+                        plan.items,
+                        plan.offsets,
+                        shape.topk,
+                        shape.scale,
+                        chosen_scores,
+                        window_weight,
+                        out};
+  with_shape(shape, [&]<class Element, int kHeadDim>() {
+    const auto kernel = attend_chosen_kernel<Element, kHeadDim>;
+    constexpr int kBytes = sizeof(ChosenShared<kHeadDim>);
+    ringmark::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+                          "reserve shared memory for the chosen chunks");
+    kernel<<<resident_blocks(grid.tiles()), kThreads, kBytes, stream>>>(call);
+    ringmark::cuda::check_launch("hopper::attend_chosen");
+  });
+}
+
+}  // namespace ringmark::kernels::cuda::hopper
