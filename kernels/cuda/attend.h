@@ -47,9 +47,9 @@ class UnionPlanner {
   std::int64_t items_used_ = 0;
 };
 
-// The family that attends chosen chunks fastest where tiles of 128 / group queries load `union_ratio` times the chunks of
-// one query: wgmma multiplies every chunk of a half tile's union by 64 rows, mma.sync every chunk of a quarter of that by
-// 16, slower but with less in vain where neighbours agree little. Other paths than kHopper stay as they are.
+// The family that attends chosen chunks fastest where tiles of 128 / group queries load `union_ratio` times the chunks
+// of one query: wgmma multiplies every chunk of a half tile's union by 64 rows, mma.sync every chunk of a quarter of
+// that by 16, slower but with less in vain where neighbours agree little. Other paths than kHopper stay as they are.
 Path choose_union_path(Path path, const LayerShape& shape, double union_ratio);
 
 // Chosen chunks: out = window_weight * out + sum over chosen c of exp(chosen_scores) * softmax inside c, in place.

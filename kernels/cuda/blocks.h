@@ -11,8 +11,8 @@ namespace ringmark::kernels::cuda {
 // landmark slot too: it may hold anything, and a product with 0 must stay 0.
 //
 // In swizzled order V becomes fp16 whatever the dtype: softmax weights keep eight times as much in fp16 as in bf16, and
-// bf16 values fit, except those beyond 65504. Where one is, *beyond_fp16 (on the device, set by the caller to 0) becomes
-// 1, and the layer is one for BlockOrder::kPlain. Values below 2^-14 lose what is below 2^-25.
+// bf16 values fit, except those beyond 65504. Where one is, *beyond_fp16 (on the device, set by the caller to 0)
+// becomes 1, and the layer is one for BlockOrder::kPlain. Values below 2^-14 lose what is below 2^-25.
 void pack_blocks(const LayerShape& shape, const std::byte* keys, const std::byte* values,
                  const std::int64_t* first_rows, const std::int32_t* slots, std::int64_t count, BlockOrder order,
                  std::byte* arena, std::int32_t* beyond_fp16, cudaStream_t stream);

@@ -10,7 +10,7 @@
 #include "kernels/cuda/landmark_means.cuh"
 #include "kernels/cuda/landmark_tiles.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/warp_maximum.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace ringmark::kernels::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/hopper/primitives.cuh"
 #include "kernels/cuda/landmark_build.cuh"
-#include "kernels/cuda/warp_maximum.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace ringmark::kernels::cuda {
 

@@ -17,8 +17,9 @@ void build_landmarks(const LayerShape& shape, const Geometry& geometry, const De
                      const std::int32_t* chunks, const std::uint8_t* has_landmark, const std::int64_t* landmark_rows,
                      std::int64_t count, const std::byte* queries, float* records, cudaStream_t stream);
 
-// The landmarks of all chunks as operands of 16-bit matrix products: key = 2^exponent (hi + lo), both in the dtype of
-// the layer, so that key and hi + lo differ by at most 2^-16 (bf16) or 2^-21 (fp16) of the key's largest element.
+// The landmarks of all chunks as operands of 16-bit matrix products: key = 2^exponent (hi + lo), both fp16 whatever the
+// dtype of the layer (fp16_queries.cuh), so that key and 2^exponent (hi + lo) differ by at most 2^-21 of the key's
+// largest element. The largest element of a landmark head stands in [2^12, 2^13).
 // Tiles of kTileChunks chunks: [landmark head][tile][hi, lo][d / 64][kTileChunks][64], 128-byte rows swizzled as in
 // BlockOrder::kSwizzled. Chunks without landmark have zero keys and bias -inf.
 struct LandmarkTiles {

@@ -42,6 +42,7 @@ struct ScoringItem {
 // chosen_scores  [rows of the rank, H, topk]: score of the chunk in the same slot of the head's kv head (approximate
 //                to the bound); -inf in unused slots
 // open, open_count  receives the pairs that step 1 cannot settle; their selection is not written. Room for every pair.
+// They are put behind those that *open_count says are there: clear it before the first range. In no order.
 void settle_choices(const LayerShape& shape, const std::byte* queries, RowRange rows, const LandmarkTiles& tiles,
                     const ApproximateLists& lists, const float* lse_window, std::int32_t* selection,
                     float* chosen_scores, ScoringItem* open, unsigned long long* open_count, cudaStream_t stream);

@@ -1,12 +1,11 @@
 // Landmark records of all chunks become tiles of two-term 16-bit operands. Maxima over the chunks are taken by atomics
 // on the bits of floats that are not negative: the result does not depend on their order.
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/landmarks.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/warp_maximum.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace ringmark::kernels::cuda {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 constexpr int kTileChunks = LandmarkTiles::kTileChunks;
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kTopExponent = 12;  // fp16: the largest scaled element is in [2^12, 2^13), with room below 65504
+constexpr int kTopExponent = 12;  // the largest scaled element is in [2^12, 2^13), with room below 65504
 constexpr float kInfinity = __builtin_huge_valf();
 
 struct Split {
@@ -37,7 +36,7 @@ __device__ float sum_of_warp_up(float value) {
   return value;
 }
 
-// fp16: exponent_scale becomes the largest |element| of the head. One thread block a (head, tile).
+// exponent_scale becomes the largest |element| of the head. One thread block a (head, tile).
 __global__ void __launch_bounds__(kThreads) find_largest_kernel(Split split) {
   const int head = blockIdx.x % split.heads;
   const std::int64_t first = std::int64_t{blockIdx.x} / split.heads * kTileChunks;
@@ -56,17 +55,16 @@ __global__ void __launch_bounds__(kThreads) find_largest_kernel(Split split) {
 }
 
 // exponent_scale becomes 2^exponent.
-__global__ void choose_scale_kernel(float* exponent_scale, std::int32_t heads, bool scales) {
+__global__ void choose_scale_kernel(float* exponent_scale, std::int32_t heads) {
   const int head = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (head >= heads) return;
   const float largest = exponent_scale[head];
   // ilogbf of 0 or infinity is no exponent; the clamp keeps 2^exponent and its reciprocal normal numbers.
-  const bool usable = scales && largest > 0.0f && largest < kInfinity;
+  const bool usable = largest > 0.0f && largest < kInfinity;
   const int exponent = usable ? min(max(ilogbf(largest) - kTopExponent, -126), 126) : 0;
   exponent_scale[head] = ldexpf(1.0f, exponent);
 }
 
-template <DType kDType>
 struct Terms {
   float high;
   float low;
@@ -78,18 +76,11 @@ struct Terms {
     low = rounded(left);
     rest = __fsub_rn(left, low);
   }
-  static __device__ float rounded(float value) {
-    if constexpr (kDType == DType::kBfloat16) return __bfloat162float(__float2bfloat16_rn(value));
-    return __half2float(__float2half_rn(value));
-  }
+  static __device__ float rounded(float value) { return __half2float(__float2half_rn(value)); }
   // Of values that are representable.
   static __device__ std::uint32_t pair(float first, float second) {
-    if constexpr (kDType == DType::kBfloat16) {
-      return __float_as_uint(first) >> 16 | (__float_as_uint(second) & 0xFFFF0000u);
-    } else {
-      const __half2 both = __floats2half2_rn(first, second);
-      return *reinterpret_cast<const std::uint32_t*>(&both);
-    }
+    const __half2 both = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&both);
   }
 };
 
@@ -119,17 +110,16 @@ struct Squares {
 };
 
 // Each term of two channels makes one word of the tile.
-template <DType kDType>
 __device__ void split_pair(const float2& pair, float inverse, std::byte* high, std::byte* low, Squares& squares) {
-  const Terms<kDType> a(__fmul_rn(pair.x, inverse)), b(__fmul_rn(pair.y, inverse));
-  *reinterpret_cast<std::uint32_t*>(high) = Terms<kDType>::pair(a.high, b.high);
-  *reinterpret_cast<std::uint32_t*>(low) = Terms<kDType>::pair(a.low, b.low);
+  const Terms a(__fmul_rn(pair.x, inverse)), b(__fmul_rn(pair.y, inverse));
+  *reinterpret_cast<std::uint32_t*>(high) = Terms::pair(a.high, b.high);
+  *reinterpret_cast<std::uint32_t*>(low) = Terms::pair(a.low, b.low);
   squares.key = __fmaf_ru(pair.x, pair.x, __fmaf_ru(pair.y, pair.y, squares.key));
   squares.rest = __fmaf_ru(a.rest, a.rest, __fmaf_ru(b.rest, b.rest, squares.rest));
 }
 
 // One thread block a (head, tile), one warp a landmark; kAhead landmarks of a warp are on their way at once.
-template <DType kDType, int kHalves>
+template <int kHalves>
 __global__ void __launch_bounds__(kThreads) split_landmarks_kernel(Split split) {
   constexpr int kAhead = 4, kHalfBytes = kTileChunks * 128, kTermBytes = kHalves * kHalfBytes;
   const int head = blockIdx.x % split.heads, lane = threadIdx.x % 32;
@@ -150,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) split_landmarks_kernel(Split split) 
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         std::byte* high = row + half * kHalfBytes;
-        split_pair<kDType>(parts[i].channels[half], inverse, high, high + kTermBytes, squares);
+        split_pair(parts[i].channels[half], inverse, high, high + kTermBytes, squares);
       }
       key_norm = fmaxf(key_norm, __fsqrt_ru(sum_of_warp_up(squares.key)));
       residual_norm = fmaxf(residual_norm, __fmul_ru(scale, __fsqrt_ru(sum_of_warp_up(squares.rest))));
@@ -168,15 +158,6 @@ void clear(float* values, std::int32_t count, cudaStream_t stream) {
                         "clear landmark norms");
 }
 
-template <DType kDType>
-void launch_split(const Split& split, unsigned int blocks, cudaStream_t stream) {
-  if (split.head_dim == 64) {
-    split_landmarks_kernel<kDType, 1><<<blocks, kThreads, 0, stream>>>(split);
-  } else {
-    split_landmarks_kernel<kDType, 2><<<blocks, kThreads, 0, stream>>>(split);
-  }
-}
-
 }  // namespace
 
 void split_landmarks(const LayerShape& shape, const float* const* records, const LandmarkTiles& tiles,
@@ -189,12 +170,14 @@ void split_landmarks(const LayerShape& shape, const float* const* records, const
   clear(tiles.exponent_scale, shape.landmark_heads, stream);
   clear(tiles.key_norm, shape.landmark_heads, stream);
   clear(tiles.residual_norm, shape.landmark_heads, stream);
-  // bf16 has the exponents of fp32: its terms need no common scale.
-  const bool scales = shape.dtype == DType::kFloat16;
-  if (scales) find_largest_kernel<<<blocks, kThreads, 0, stream>>>(split);
+  find_largest_kernel<<<blocks, kThreads, 0, stream>>>(split);
   choose_scale_kernel<<<grid_size(ceil_div(shape.landmark_heads, kThreads)), kThreads, 0, stream>>>(
-      tiles.exponent_scale, shape.landmark_heads, scales);
-  scales ? launch_split<DType::kFloat16>(split, blocks, stream) : launch_split<DType::kBfloat16>(split, blocks, stream);
+      tiles.exponent_scale, shape.landmark_heads);
+  if (split.head_dim == 64) {
+    split_landmarks_kernel<1><<<blocks, kThreads, 0, stream>>>(split);
+  } else {
+    split_landmarks_kernel<2><<<blocks, kThreads, 0, stream>>>(split);
+  }
   ringmark::cuda::check_launch("split_landmarks");
 }
 

@@ -18,4 +18,7 @@ __device__ inline float value_at(std::uint32_t order) {
   return __uint_as_float(order ^ (~static_cast<std::uint32_t>(static_cast<std::int32_t>(order) >> 31) | 0x80000000u));
 }
 
+// Over the lanes of a warp, in one instruction. Of values without NaN.
+__device__ inline float largest_of_warp(float value) { return value_at(__reduce_max_sync(kAllLanes, order_of(value))); }
+
 }  // namespace ringmark::kernels::cuda

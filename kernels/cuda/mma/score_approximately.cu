@@ -1,3 +1,4 @@
+#include "kernels/cuda/fp16_queries.cuh"
 #include "kernels/cuda/mma/candidate_list.cuh"
 #include "kernels/cuda/mma/dispatch.cuh"
 #include "kernels/cuda/mma/interval_walk.cuh"
@@ -122,10 +123,10 @@ __device__ void load_step(Stage<kHeadDim>& stage, const Arguments& a, int landma
   copy_async(shared_address(stage.bias) + own, reinterpret_cast<const std::byte*>(bias));
 }
 
-// scores = factor q (hi + lo) + bias: scores[n] are chunks [8 n, 8 n + 8) of the step.
-template <class Element, int kHeadDim>
+// scores = factor q (hi + lo) + bias, a factor a row: scores[n] are chunks [8 n, 8 n + 8) of the step.
+template <int kHeadDim>
 __device__ void score_step(float (&scores)[4][4], const std::uint32_t (&q)[kHeadDim / 16][4],
-                           const Stage<kHeadDim>& stage, float factor) {
+                           const Stage<kHeadDim>& stage, const float (&factor)[2]) {
   // Matrices of one load: 8 chunks x channels [0, 8), x channels [8, 16), then the next 8 chunks.
   const int lane = lane_id();
   const std::uint32_t row = shared_address(stage.terms) + ((lane / 16) * 8 + lane % 8) * 128;
@@ -142,8 +143,8 @@ __device__ void score_step(float (&scores)[4][4], const std::uint32_t (&q)[kHead
       for (int n = 0; n < 4; n += 2) {
         std::uint32_t b[4];
         load_matrices(b, at + n * 8 * 128);
-        multiply_add<Element>(scores[n], q[k], b[0], b[1]);
-        multiply_add<Element>(scores[n + 1], q[k], b[2], b[3]);
+        multiply_add<__half>(scores[n], q[k], b[0], b[1]);
+        multiply_add<__half>(scores[n + 1], q[k], b[2], b[3]);
       }
     }
   }
@@ -151,7 +152,7 @@ __device__ void score_step(float (&scores)[4][4], const std::uint32_t (&q)[kHead
   for (int n = 0; n < 4; ++n) {
     const float2 bias = *reinterpret_cast<const float2*>(stage.bias + n * 8 + 2 * (lane % 4));
 #pragma unroll
-    for (int j = 0; j < 4; ++j) scores[n][j] = fmaf(scores[n][j], factor, j % 2 == 0 ? bias.x : bias.y);
+    for (int j = 0; j < 4; ++j) scores[n][j] = fmaf(scores[n][j], factor[j / 2], j % 2 == 0 ? bias.x : bias.y);
   }
 }
 
@@ -214,7 +215,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2) score_kernel(const __grid_cons
   const LaneRows rows = lane_rows(tile);
   std::uint32_t q[kHeadDim / 16][4];
   load_queries<kHeadDim>(q, a.queries, tile, rows);
-  const float factor = a.shape.scale * a.tiles.exponent_scale[landmark_head];
+  const float scale = a.shape.scale * a.tiles.exponent_scale[landmark_head];
+  const float factor[2] = {scale * to_fp16<Element, 0>(q), scale * to_fp16<Element, 1>(q)};
   __syncthreads();
 
   const Interval eligible[2] = {shared.eligible[rows.query[0]], shared.eligible[rows.query[1]]};
@@ -238,7 +240,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2) score_kernel(const __grid_cons
     }
     if (!__any_sync(kAllLanes, touched)) continue;
     float scores[4][4];
-    score_step<Element, kHeadDim>(scores, q, shared.stages[parity], factor);
+    score_step<kHeadDim>(scores, q, shared.stages[parity], factor);
     if (!__all_sync(kAllLanes, whole)) mask_chunks(scores, eligible, first);
     sums[0].add(scores, 0);
     sums[1].add(scores, 1);

@@ -44,7 +44,7 @@ std::vector<std::byte> packed_on_host(const AttentionCase& c, const std::vector<
   return arena;
 }
 
-void expect_packed(const AttentionCase& c, std::vector<std::int32_t> chunks, BlockOrder order) {
+void expect_packed(const AttentionCase& c, const std::vector<std::int32_t>& chunks, BlockOrder order) {
   const ringmark::cuda::Stream stream;
   std::vector<std::int64_t> first_rows;
   std::vector<std::int32_t> slots;

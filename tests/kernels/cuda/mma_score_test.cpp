@@ -36,7 +36,7 @@ TEST(MmaScore, lists_cut_and_sum_match_fp64) {
     SCOPED_TRACE(words(shape));
     ScoreCase c(shape, 1);
     if (shape.topk == 1) c.rows[0].eligible_end = 700;
-    expect_exact(c, score(c), score_bound(shape.dtype));
+    expect_exact(c, score(c), kScoreBound);
   });
 }
 
@@ -47,7 +47,7 @@ TEST(MmaScore, rows_of_a_tile_may_have_nothing_in_common) {
     ScoreCase c(shape, 2);
     c.scatter_rows();
     for (std::size_t chunk = 0; chunk < c.present.size(); chunk += 3) c.present[chunk] = false;
-    expect_exact(c, score(c), score_bound(shape.dtype));
+    expect_exact(c, score(c), kScoreBound);
   });
 }
 
@@ -68,7 +68,7 @@ TEST(MmaScore, every_length_of_a_packed_sequence) {
       for (ChunkId chunk(0); chunk.value() < grid.chunk_count(); ++chunk) {
         c.present[static_cast<std::size_t>(chunk.value())] = grid.has_landmark(chunk);
       }
-      expect_exact(c, score(c), score_bound(DType::kBfloat16));
+      expect_exact(c, score(c), kScoreBound);
     }
   }
 }
@@ -125,7 +125,7 @@ TEST(MmaScore, ties_go_to_the_lower_chunk) {
       }
       std::sort(want.begin(), want.end(), better);
       const auto too_close = [&](const Candidate& a, const Candidate& b) {
-        return a.score != b.score && a.score - b.score < 2.0f * static_cast<float>(score_bound(shape.dtype));
+        return a.score != b.score && a.score - b.score < 2.0f * static_cast<float>(kScoreBound);
       };
       if (std::adjacent_find(want.begin(), want.end(), too_close) != want.end()) continue;
       const std::vector<Candidate> got = lists.list(at);
@@ -206,7 +206,7 @@ TEST(MmaScore, what_is_not_a_number_is_no_candidate) {
     EXPECT_EQ(lists.sum[pair].y, 0.0f);
   }
   c.rows[50].eligible_end = 0;  // nothing to compare with
-  expect_exact(c, lists, score_bound(DType::kBfloat16));
+  expect_exact(c, lists, kScoreBound);
 
   for (std::int64_t head = 0; head < c.layer.heads; ++head) c.bias(79, head) = -kMinusInfinity;
   const Lists infinite = score(c);

@@ -240,7 +240,7 @@ inline void expect_exact(ScoreCase& c, const Lists& lists, double bound) {
   }
 }
 
-// Two terms leave 2^-16 of a key's largest element in bf16, 2^-21 in fp16; fp32 sums of 128 products add to that.
-inline double score_bound(DType dtype) { return dtype == DType::kBfloat16 ? 4e-4 : 3e-5; }
+// Two terms leave 2^-21 of a key's largest element; fp32 sums of 128 products add to that.
+inline constexpr double kScoreBound = 3e-5;
 
 }  // namespace ringmark::kernels::cuda
