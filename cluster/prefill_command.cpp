@@ -114,7 +114,7 @@ class PrefillCommand {
     });
     runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
-    if (on_gpu()) gpu_ = make_gpu_rank(ranks_, options_);
+    if (on_gpu()) runtime::agree(ranks_, "choose the GPU", [&] { gpu_ = make_gpu_rank(ranks_, options_); });
     limit_ = options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0)
              : on_gpu()          ? gpu_->memory_limit()
                                  : available_memory() / ranks_.host_ranks();
@@ -258,7 +258,8 @@ class PrefillCommand {
   // Every rank times the same stages; a stage that a rank did not enter took it no time.
   std::vector<std::pair<std::string, double>> slowest(const runtime::StageClock& engine) {
     std::vector<std::pair<std::string, double>> stages;
-    for (const char* name : {"load", "store", "landmarks", "plan", "fetch", "window", "select", "attend", "write"}) {
+    for (const char* name : {"load", "store", "landmarks", "plan", "fetch", "window", "select", "score", "settle",
+                             "exact", "attend", "write"}) {
       stages.emplace_back(name, clock_.seconds(name) + engine.seconds(name));
     }
     std::vector<double> values;

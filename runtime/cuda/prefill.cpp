@@ -9,9 +9,10 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/landmarks.h"
-#include "kernels/cuda/selection.h"
 #include "kvstore/block_store.h"
 #include "kvstore/landmark_table.h"
+#include "runtime/cuda/chosen_fetch.h"
+#include "runtime/cuda/landmark_records.h"
 #include "runtime/cuda/selector.h"
 #include "runtime/cuda/timeline.h"
 #include "runtime/fetch_plan.h"
@@ -30,8 +31,6 @@ using partition::SequenceGrid;
 // Regions of the transport, in the order in which they are exposed.
 constexpr int kBlockRegion = 0;
 constexpr int kLandmarkRegion = 1;
-// Rows whose needs are known together.
-constexpr std::int64_t kGroupRows = 1024;
 
 // What is known of each owned chunk, as the packing and landmark kernels want it.
 struct OwnChunks {
@@ -76,7 +75,8 @@ class Prefill {
         shape_(kernels::cuda::LayerShape::of(problem, policy, grid_)),
         path_(options.path.value_or(kernels::cuda::choose_path(shape_))),
         table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads),
-        timeline_(workspace.stream, "gpu compute") {
+        timeline_(workspace.stream, "gpu compute"),
+        fetch_timeline_(transport.stream(), "gpu fetch") {
     if (path_ != Path::kSimt && !kernels::cuda::has_tensor_kernels(shape_)) {
       fail_bad_input(std::string("kernels = ") + kernels::cuda::name_of(path_) +
                      " have no such shape: they take bf16 or fp16, head_dim 64 or 128, chunk 64, 1, 2, 4, 8 or 16 "
@@ -96,6 +96,8 @@ class Prefill {
     select_chunks();  // global top-K, independent of the rank count
     attend_chunks();  // only the chosen blocks move; hierarchical softmax
     timeline_.collect(result_.clock, options_.trace);
+    StageClock hidden;  // the clock's "fetch" is what the host waited for, not what ran beside the kernels
+    fetch_timeline_.collect(hidden, options_.trace);
     meet("end of the layer");
     transport_.retire();  // nobody reads any more
     return std::move(result_);
@@ -157,11 +159,11 @@ class Prefill {
     ids_ = upload_own(own.ids, used);
     slots_ = upload_own(own.slots, used);
     has_landmark_ = upload_own(own.has_landmark, used);
-    {
-      const auto span = timeline_.time("store");
-      kernels::cuda::pack_blocks(shape_, shard_.k.data(), shard_.v.data(), first_rows_, slots_, chunks,
-                                 kernels::cuda::block_order(path_), blocks_.data(), stream());
+    if (!pack_blocks(chunks)) {
+      path_ = Path::kSimt;
+      pack_blocks(chunks);
     }
+    result_.path = path_;
     for (std::int64_t slot = 0; slot < chunks; ++slot) {
       for (std::int64_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head) {
         table_.set(layout_.chunks_of(rank_)[static_cast<std::size_t>(slot)], kv_head,
@@ -172,6 +174,21 @@ class Prefill {
     workspace_.stream.wait();
     shard_.k = {};
     shard_.v = {};
+  }
+
+  // Collective. False when a value of V of some rank is beyond the range of the tensor core kernels.
+  bool pack_blocks(std::int64_t chunks) {
+    const auto span = timeline_.time("store");
+    std::int32_t* beyond_fp16 = Workspace::reserve(workspace_.beyond_fp16, 1);
+    workspace_.beyond_fp16.fill_bytes(0, stream());
+    kernels::cuda::pack_blocks(shape_, shard_.k.data(), shard_.v.data(), first_rows_, slots_, chunks,
+                               kernels::cuda::block_order(path_), blocks_.data(), beyond_fp16, stream());
+    std::int32_t beyond = 0;
+    workspace_.beyond_fp16.download(&beyond, 1, stream());
+    workspace_.stream.wait();
+    std::array<std::int64_t, 1> anywhere = {beyond};
+    if (!alone()) communicator_.all_reduce_max("agree on the kernels", anywhere);
+    return anywhere[0] == 0;
   }
 
   void upload_table() {
@@ -216,63 +233,23 @@ class Prefill {
     result_.merge = choose_merge(options_.merge, merge_cost(problem_, policy_, layout_), options_.table_budget);
     if (alone()) result_.merge = Merge::kLandmarks;
     if (!policy_.selects()) return;
-    const auto span = timeline_.time("select");
+    LandmarkRecords records(transport_, kLandmarkRegion, grid_, layout_, rank_, shape_.landmark_shape(), records_,
+                            workspace_);
     if (result_.merge == Merge::kLandmarks) {
-      gather_landmarks();
+      result_.bytes_merged += records.read(records.all_remote());
       const DeviceSelectorInput input{path_, shape_, geometry_, scoring_queries()};
-      const ChoiceCount count = select_with_all_landmarks(input, workspace_);
+      const ChoiceCount count = select_with_all_landmarks(input, workspace_, timeline_);
       result_.pairs = count.pairs;
       result_.exact_pairs = count.exact_pairs;
     } else {
-      merge_score_lists();
+      merge_score_lists(records);
     }
   }
 
-  // Reads records of remote chunks behind each other into the workspace and lists what is here by chunk.
-  void read_records(const std::vector<ChunkId>& chunks) {
-    const std::int64_t floats = shape_.landmark_shape().record_floats();
-    const std::int64_t bytes = floats * static_cast<std::int64_t>(sizeof(float));
-    std::vector<const float*> table(static_cast<std::size_t>(grid_.chunk_count()), nullptr);
-    const auto enter = [&](ChunkId chunk, const float* record) {
-      if (grid_.has_landmark(chunk)) table[static_cast<std::size_t>(chunk.value())] = record;
-    };
-    const auto* own = reinterpret_cast<const float*>(records_.data());
-    for (const ChunkId chunk : layout_.chunks_of(rank_)) enter(chunk, own + layout_.slot(chunk) * floats);
-    Workspace::reserve(workspace_.remote_records, static_cast<std::int64_t>(chunks.size()) * floats);
-    std::vector<comm::RemoteRead> reads;
-    for (std::size_t n = 0; n < chunks.size(); ++n) {
-      float* record = workspace_.remote_records.data() + static_cast<std::int64_t>(n) * floats;
-      enter(chunks[n], record);
-      const int owner = static_cast<int>(layout_.owner(chunks[n]).value());
-      const std::int64_t offset = layout_.slot(chunks[n]) * bytes;
-      if (!reads.empty() && reads.back().peer == owner &&
-          reads.back().offset + static_cast<std::int64_t>(reads.back().destination.size()) == offset) {
-        reads.back().destination = {reads.back().destination.data(),
-                                    reads.back().destination.size() + static_cast<std::size_t>(bytes)};
-      } else {
-        reads.push_back(
-            {owner, kLandmarkRegion, offset, {reinterpret_cast<std::byte*>(record), static_cast<std::size_t>(bytes)}});
-      }
-    }
-    if (!alone()) transport_.get(reads)->wait();
-    result_.bytes_merged += static_cast<std::int64_t>(chunks.size()) * bytes;
-    workspace_.record_table.upload(table.data(), static_cast<std::int64_t>(table.size()), stream());
-    workspace_.stream.wait();  // `table` goes away
-  }
-
-  void gather_landmarks() {
-    std::vector<ChunkId> remote;  // by owner, so that each shard is one read
-    for (int turn = 1; turn < communicator_.size(); ++turn) {
-      const RankId peer((rank_.value() + turn) % communicator_.size());
-      const auto& chunks = layout_.chunks_of(peer);
-      remote.insert(remote.end(), chunks.begin(), chunks.end());
-    }
-    read_records(remote);
-  }
-
-  void merge_score_lists() {
+  void merge_score_lists(LandmarkRecords& records) {
     require(host_ != nullptr, "the scores merge has the queries in host memory");
-    read_records({});
+    const auto span = result_.clock.time("select");
+    records.read({});
     std::vector<float> lse(static_cast<std::size_t>(rows() * problem_.heads));
     workspace_.lse.download(lse.data(), static_cast<std::int64_t>(lse.size()), stream());
     workspace_.stream.wait();
@@ -290,7 +267,7 @@ class Prefill {
     std::erase_if(chosen, [&](ChunkId chunk) { return layout_.owner(chunk) == rank_; });
     std::stable_sort(chosen.begin(), chosen.end(),
                      [&](ChunkId a, ChunkId b) { return layout_.owner(a) < layout_.owner(b); });
-    read_records(chosen);
+    result_.bytes_merged += records.read(chosen);
     kernels::cuda::score_chosen(shape_, scoring_queries(), {0, rows()}, workspace_.selection.data(),
                                 workspace_.record_table.data(), workspace_.chosen_scores.data(), stream());
   }
@@ -298,78 +275,44 @@ class Prefill {
   void attend_chunks() {
     if (!policy_.selects()) return;
     Workspace::reserve(workspace_.window_weights, rows() * problem_.heads);
-    kernels::cuda::weigh_chunks(shape_, {0, rows()}, workspace_.chosen_scores.data(), workspace_.lse.data(),
-                                workspace_.window_weights.data(), stream());
-    const FetchPlan plan = alone() ? FetchPlan{{{{0, 1}, {}}}, 0, 0} : plan_chosen();
-    in_waves("attend", plan, alone() ? rows() : kGroupRows, [&](RowRange wave) {
+    {
+      const auto span = timeline_.time("attend");
+      kernels::cuda::weigh_chunks(shape_, {0, rows()}, workspace_.chosen_scores.data(), workspace_.lse.data(),
+                                  workspace_.window_weights.data(), stream());
+    }
+    FetchPlan plan{{{{0, 1}, {}}}, 0, 0};
+    std::int64_t group_rows = rows();
+    if (!alone()) {
+      const auto span = result_.clock.time("plan");
+      ChosenFetch fetch = plan_chosen_fetch(problem_, layout_, rank_, shape_, rows(), options_.fetch,
+                                            options_.fetch_budget, workspace_);
+      result_.fetch = fetch.decision;
+      plan = std::move(fetch.plan);
+      group_rows = fetch.group_rows;
+    }
+    in_waves("attend", plan, group_rows, [&](RowRange wave) {
       for (std::int64_t begin = wave.begin; begin < wave.end; begin += kUnionRows) {
         const RowRange part{begin, std::min(wave.end, begin + kUnionRows)};
         kernels::cuda::UnionPlan unions;
+        Path path = path_;
         if (path_ != Path::kSimt) {
           unions = workspace_.unions.plan(shape_, workspace_.selection.data(), part, stream());
           result_.union_items += workspace_.unions.items();
           result_.union_queries = unions.tile_queries;
+          path = kernels::cuda::choose_union_path(path_, shape_, union_ratio(part, unions));
         }
-        kernels::cuda::attend_chosen(path_, shape_, geometry_, blocks(), shard_.q.data(), part, unions,
+        if (path != path_) result_.finer_rows += part.size();
+        kernels::cuda::attend_chosen(path, shape_, geometry_, blocks(), shard_.q.data(), part, unions,
                                      workspace_.selection.data(), workspace_.chosen_scores.data(),
                                      workspace_.window_weights.data(), workspace_.out.data(), stream());
       }
     });
   }
 
-  // Waves of groups of rows: which blocks a group chose is marked on the GPU, so that the selection stays there.
-  FetchPlan plan_chosen() {
-    const std::int64_t groups = (rows() + kGroupRows - 1) / kGroupRows;
-    const std::int64_t words = kernels::cuda::NeededBlocks::words_of(shape_);
-    std::vector<std::uint32_t> bits(static_cast<std::size_t>(groups * words));
-    Workspace::reserve(workspace_.needed_blocks, groups * words);
-    kernels::cuda::mark_needed_blocks(shape_, workspace_.selection.data(), {0, rows()},
-                                      {kGroupRows, workspace_.needed_blocks.data()}, stream());
-    workspace_.needed_blocks.download(bits.data(), groups * words, stream());
-    workspace_.stream.wait();
-    const auto span = result_.clock.time("plan");
-    const auto needs = [&](std::int64_t group, std::vector<BlockId>& blocks) {
-      list_blocks({bits.data() + group * words, static_cast<std::size_t>(words)}, blocks);
-      return true;
-    };
-    decide_fetch(bits, words);
-    if (result_.fetch.fetch == Fetch::kStream) {
-      return plan_fetch(problem_, layout_, rank_, groups, everything(), options_.fetch_budget * 2, groups);
-    }
-    return plan_fetch(problem_, layout_, rank_, groups, needs, options_.fetch_budget, 8);
-  }
-
-  void list_blocks(std::span<const std::uint32_t> bits, std::vector<BlockId>& blocks) const {
-    for (std::size_t word = 0; word < bits.size(); ++word) {
-      for (std::uint32_t rest = bits[word]; rest != 0; rest &= rest - 1) {
-        const auto block = static_cast<std::int64_t>(word * 32) + __builtin_ctz(rest);
-        blocks.push_back({ChunkId(block / problem_.kv_heads), block % problem_.kv_heads});
-      }
-    }
-  }
-
-  // Every block of every rank, for the first group of rows and all after it.
-  RowNeeds everything() const {
-    return [this](std::int64_t group, std::vector<BlockId>& blocks) {
-      if (group > 0) return false;
-      for (ChunkId chunk(0); chunk.value() < grid_.chunk_count(); ++chunk) {
-        for (std::int64_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head) blocks.push_back({chunk, kv_head});
-      }
-      return true;
-    };
-  }
-
-  void decide_fetch(const std::vector<std::uint32_t>& bits, std::int64_t words) {
-    std::vector<std::uint32_t> all(static_cast<std::size_t>(words), 0);
-    for (std::size_t n = 0; n < bits.size(); ++n) all[n % all.size()] |= bits[n];
-    std::vector<BlockId> chosen;
-    list_blocks(all, chosen);
-    const auto remote = std::count_if(chosen.begin(), chosen.end(),
-                                      [&](const BlockId& block) { return layout_.owner(block.chunk) != rank_; });
-    const auto own = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
-    const std::int64_t block_bytes = table_.shape().bytes();
-    result_.fetch = choose_fetch(options_.fetch, remote * block_bytes,
-                                 (grid_.chunk_count() - own) * problem_.kv_heads * block_bytes, options_.fetch_budget);
+  // Chunks that a tile loads over chunks that one of its queries chose, had all rows K to choose from.
+  double union_ratio(RowRange part, const kernels::cuda::UnionPlan& unions) const {
+    const double chosen = static_cast<double>(part.size() * problem_.kv_heads) * static_cast<double>(shape_.topk);
+    return static_cast<double>(workspace_.unions.items()) * static_cast<double>(unions.tile_queries) / chosen;
   }
 
   // The next wave is fetched while the GPU works on the current one. The plan counts in groups of `group_rows` rows.
@@ -389,13 +332,15 @@ class Prefill {
       const auto wave = static_cast<std::size_t>(round);
       if (!alone()) {
         const auto span = result_.clock.time("fetch");
-        if (wave == 0) fetcher.start(0);
+        const auto start = [&](std::size_t next) {
+          worked.hold(transport_.stream());  // its blocks may be overwritten
+          const auto copying = fetch_timeline_.time("fetch");
+          fetcher.start(next);
+        };
+        if (wave == 0) start(0);
         fetcher.wait();
         upload_table();
-        if (round + 1 < rounds[0]) {
-          worked.hold(transport_.stream());  // its blocks may be overwritten
-          fetcher.start(wave + 1);
-        }
+        if (round + 1 < rounds[0]) start(wave + 1);
       }
       if (wave >= plan.waves.size()) continue;
       const RowRange groups = plan.waves[wave].rows;
@@ -429,6 +374,7 @@ class Prefill {
   Path path_;
   kernels::BlockTable table_;
   Timeline timeline_;
+  Timeline fetch_timeline_;
   std::vector<kernels::cuda::ChunkGeometry> chunk_geometry_;
   kernels::cuda::Geometry geometry_;
   comm::Bytes blocks_;   // on the device

@@ -39,6 +39,7 @@ struct DevicePrefillResult {
   std::int64_t union_items = 0;    // chunks loaded by the tiles of attend_chosen
   std::int64_t union_queries = 0;  // queries a tile
   std::int64_t chosen = 0;         // chunks chosen, over all pairs
+  std::int64_t finer_rows = 0;     // rows whose tiles were cut finer, because neighbours agree too little
   StageClock clock;
 
   // Chunks that a tile loads over chunks that one of its queries chose, 0 where nothing was chosen.

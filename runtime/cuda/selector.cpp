@@ -9,7 +9,6 @@ namespace {
 using kernels::Candidate;
 using kernels::CandidateLists;
 using kernels::cuda::ApproximateLists;
-using kernels::cuda::Geometry;
 using kernels::cuda::LandmarkTiles;
 using kernels::cuda::LayerShape;
 using kernels::cuda::Path;
@@ -17,8 +16,12 @@ using kernels::cuda::ScoringItem;
 
 class Selector {
  public:
-  Selector(const DeviceSelectorInput& input, Workspace& workspace)
-      : input_(input), shape_(input.shape), workspace_(workspace), rows_(input.geometry.row_count) {
+  Selector(const DeviceSelectorInput& input, Workspace& workspace, Timeline& timeline)
+      : input_(input),
+        shape_(input.shape),
+        workspace_(workspace),
+        timeline_(timeline),
+        rows_(input.geometry.row_count) {
     const std::int64_t slots = rows_ * shape_.topk;
     Workspace::reserve(workspace.selection, slots * shape_.kv_heads);
     Workspace::reserve(workspace.chosen_scores, slots * shape_.heads);
@@ -31,14 +34,22 @@ class Selector {
 
  private:
   std::int64_t choose_approximately() {
-    const LandmarkTiles tiles = split_landmarks();
+    LandmarkTiles tiles;
+    {
+      const auto span = timeline_.time("score");
+      tiles = split_landmarks();
+    }
     const ApproximateLists lists = reserve_lists();
     unsigned long long* open_count = Workspace::reserve(workspace_.counter, 1);
     Workspace::reserve(workspace_.open_items, rows_ * shape_.kv_heads);
     workspace_.counter.fill_bytes(0, stream());
     for (std::int64_t begin = 0; begin < rows_; begin += kScoredRows) {
       const RowRange tile{begin, std::min(rows_, begin + kScoredRows)};
-      score_approximately(input_.path, shape_, input_.geometry, input_.queries, tile, tiles, lists, stream());
+      {
+        const auto span = timeline_.time("score");
+        score_approximately(input_.path, shape_, input_.geometry, input_.queries, tile, tiles, lists, stream());
+      }
+      const auto span = timeline_.time("settle");
       settle_choices(shape_, input_.queries, tile, tiles, lists, workspace_.lse.data(), workspace_.selection.data(),
                      workspace_.chosen_scores.data(), workspace_.open_items.data(), open_count, stream());
     }
@@ -72,6 +83,7 @@ class Selector {
   }
 
   void choose_exactly(const ScoringItem* items, std::int64_t count) {
+    const auto span = timeline_.time("exact");
     const std::int64_t lists = count * shape_.group;
     Candidate* candidates = Workspace::reserve(workspace_.exact_candidates, lists * shape_.topk);
     kernels::LogSum* sums = Workspace::reserve(workspace_.exact_sums, lists);
@@ -109,13 +121,14 @@ class Selector {
   const DeviceSelectorInput& input_;
   const LayerShape& shape_;
   Workspace& workspace_;
+  Timeline& timeline_;
   std::int64_t rows_;
 };
 
 }  // namespace
 
-ChoiceCount select_with_all_landmarks(const DeviceSelectorInput& input, Workspace& workspace) {
-  return Selector(input, workspace).run();
+ChoiceCount select_with_all_landmarks(const DeviceSelectorInput& input, Workspace& workspace, Timeline& timeline) {
+  return Selector(input, workspace, timeline).run();
 }
 
 ScoreRows exact_scorer(const LayerShape& shape, const partition::SequenceGrid& grid, Workspace& workspace) {

@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "kernels/cuda/score.h"
+#include "runtime/cuda/timeline.h"
 #include "runtime/cuda/workspace.h"
 #include "runtime/selector.h"
 
@@ -24,8 +25,9 @@ struct ChoiceCount {
 };
 
 // Scores all rows against the records of every chunk (workspace.record_table) and leaves selection and chosen scores in
-// the workspace. Tensor core paths score approximately first and exactly only what is too close; kSimt is exact.
-ChoiceCount select_with_all_landmarks(const DeviceSelectorInput& input, Workspace& workspace);
+// the workspace. Tensor core paths score approximately first and exactly only what is too close; kSimt is exact. Its
+// stages are timed as "score", "settle" and "exact".
+ChoiceCount select_with_all_landmarks(const DeviceSelectorInput& input, Workspace& workspace, Timeline& timeline);
 
 // A scorer for runtime::merge_scores: exact lists of visiting rows against the records that are here. `grid` outlives
 // the result.

@@ -40,6 +40,7 @@ struct Workspace {
   Buffer<const float*> record_table;     // [chunks]
   Buffer<std::byte> own_chunks;          // per owned chunk: what packing and landmark building need
   Buffer<std::byte> fetched_blocks;
+  Buffer<std::int32_t> beyond_fp16;
 
   // Landmarks.
   Buffer<float> remote_records;
