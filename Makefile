@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
 
-.PHONY: build demo test test-full bench lint format packages clean
+.PHONY: build demo test test-full bench gpu-check lint format packages clean
 
 build: packages
 	@cmake --preset release > $(BUILD).configure.log 2>&1 || { cat $(BUILD).configure.log; exit 1; }
@@ -36,12 +36,16 @@ test-full: test
 bench: all
 	@bench/run.sh $(BUILD)
 
+# On a machine with a GPU: build, test and time the CUDA backend.
+gpu-check:
+	@bench/gpu_check.sh
+
 # Changed files only: against the last commit, or BASE=<commit>.
 lint: all
 	@tests/lint.sh $(BUILD) $(BASE)
 
 format:
-	@git ls-files '*.h' '*.cpp' '*.inl' | xargs clang-format -i
+	@git ls-files '*.h' '*.cpp' '*.inl' '*.cu' '*.cuh' | xargs clang-format -i
 
 packages:
 	@missing=$$(for package in $(PACKAGES); do \

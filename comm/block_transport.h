@@ -8,8 +8,9 @@
 //     pending->wait();                            // destinations are valid after this, not before
 //     transport.retire();                         // Collective: nobody reads any more, arenas are freed
 //
-// Three implementations for host memory: loopback (same address space: one rank, or ranks as threads), rma (MPI windows,
-// passive target) and request (request and reply, answered by a thread of the owner). For GPU memory: comm/cuda.
+// Three implementations for host memory: loopback (same address space: one rank, or ranks as threads), rma (MPI
+// windows, passive target) and request (request and reply, answered by a thread of the owner). For GPU memory:
+// comm/cuda.
 #pragma once
 
 #include <cstddef>

@@ -11,11 +11,26 @@ function(add_gpu_test name)
     ENVIRONMENT "${RINGMARK_TEST_ENVIRONMENT}")
 endfunction()
 
-add_gpu_test(cuda_kernels_test LINK ringmark::kernels_cuda SOURCES
+add_gpu_test(cuda_kernels_test LINK ringmark::kernels_cuda OpenMP::OpenMP_CXX SOURCES
   kernels/cuda/blocks_test.cpp kernels/cuda/hopper_attend_test.cpp kernels/cuda/hopper_score_test.cpp
   kernels/cuda/landmarks_test.cpp kernels/cuda/merge_test.cpp kernels/cuda/mma_attend_test.cpp
   kernels/cuda/mma_score_test.cpp kernels/cuda/plan_unions_test.cpp kernels/cuda/score_exactly_test.cpp
   kernels/cuda/settle_choices_test.cpp kernels/cuda/simt_attend_test.cpp)
+add_gpu_test(cuda_transport_test LINK ringmark::comm_cuda SOURCES comm/cuda_transport_test.cpp)
+if(RINGMARK_HAS_CUDNN)
+  add_gpu_test(cudnn_test LINK ringmark::kernels_cudnn SOURCES kernels/cuda/cudnn_dense_test.cpp)
+endif()
+if(RINGMARK_BENCH)
+  add_gpu_test(planted_device_test LINK ringmark_bench_gpu SOURCES bench/planted_device_test.cpp)
+endif()
+# Several processes, on one GPU or each on its own: run by bench/gpu_check.sh under mpirun.
+add_executable(cuda_ipc_mpi_test comm/cuda_ipc_mpi_test.cpp rank_main.cpp)
+target_link_libraries(cuda_ipc_mpi_test PRIVATE ringmark::comm_cuda GTest::gtest)
+
+# Decisions that need no GPU.
+add_unit_test(gpu_decisions_test LINK ringmark::comm_cuda ringmark::kernels_cuda SOURCES
+  comm/choose_device_test.cpp comm/nccl_plan_test.cpp kernels/cuda/choose_union_path_test.cpp)
+
 # The whole engine on the GPU: the tests of the CPU, word for word, by each family of kernels.
 add_gpu_test(prefill_gpu_test SOURCES runtime/prefill_thread_test.cpp)
 foreach(family mma simt)

@@ -55,7 +55,8 @@ TEST_F(PlantedOnDevice, does_not_depend_on_who_holds_a_row) {
     const auto same = [&](const std::vector<std::byte>& part, const std::vector<std::byte>& all, std::int64_t heads) {
       const auto row = static_cast<std::size_t>(heads * problem_.head_dim * size_of(problem_.dtype));
       for (std::size_t n = 0; n < tokens.size(); ++n) {
-        if (std::memcmp(part.data() + n * row, all.data() + static_cast<std::size_t>(tokens[n].value()) * row, row)) {
+        if (std::memcmp(part.data() + n * row, all.data() + static_cast<std::size_t>(tokens[n].value()) * row, row) !=
+            0) {
           return false;
         }
       }

@@ -63,6 +63,22 @@ assert all(name in report for name in names), sorted(set(names) - set(report))
 assert set(report["union_ratio"]) == {"16", "32", "64"} and report["tokens"] == 2048
 assert report["needles_planted"] == report["needles_recovered"] > 0
 P
+# The trace of two ranks is one JSON file; the memory plan stands before the report.
+mpirun --oversubscribe -n 2 "$ringmark" prefill --planted 2k --trace trace.json --memory-plan > out.txt 2> err.txt \
+  < /dev/null || fail "a traced run exits $?: $(cat err.txt)"
+grep -q '^blocks .* MiB$' out.txt && grep -q '^total .* MiB of .* MiB$' out.txt || fail "no memory plan"
+python3 - << 'P' || fail "the trace is not what it should be"
+import json
+events = json.load(open("trace.json"))["traceEvents"]
+spans = [event for event in events if event["ph"] == "X"]
+assert {event["pid"] for event in spans} == {0, 1}
+assert {"landmarks", "window", "select", "attend"} <= {event["name"] for event in spans}
+assert all(event["dur"] >= 0 for event in spans)
+P
+expect 2 'nowhere/trace.json' "$ringmark" prefill --planted 1k --trace nowhere/trace.json
+# Without a GPU, or in a build without CUDA, the line says which.
+CUDA_VISIBLE_DEVICES= expect 3 'no CUDA|GPU|CUDA' "$ringmark" prefill --planted 1k --backend cuda
+
 before=$(sha256sum out.safetensors)
 expect 3 'GiB' "$ringmark" prefill --planted 1m --memory-gib 0.1 --output out.safetensors
 [ "$before" = "$(sha256sum out.safetensors)" ] || fail "a failed run changed the old output"

@@ -22,15 +22,15 @@ std::string describe(const Route& route);
 // contiguous and zigzag, times scores and landmarks.
 std::vector<Route> routes(comm::TransportChoice transport);
 
-// The golden layer: o within 2e-3 of the float64 result (the bar) and within the engine's own error, sets equal where the
-// margin is above 1e-4. Returns the selection digest: that of the first 2048 tokens is kGoldenDigest2048 on every
+// The golden layer: o within 2e-3 of the float64 result (the bar) and within the engine's own error, sets equal where
+// the margin is above 1e-4. Returns the selection digest: that of the first 2048 tokens is kGoldenDigest2048 on every
 // rank count, route and instruction set.
 inline constexpr std::uint64_t kGoldenDigest2048 = 0xf2296a08f26782a9ull;
 std::uint64_t check_golden(comm::Communicator& communicator, const GoldenLayer& golden, const Route& route);
 
-// A layer against the reference: out and lse within the engine's error, more for hotter logits; sets equal where the reference's margin
-// is above 1e-4 or exactly 0 (a tie of equal scores). Rows whose choice was too close are left out of the output check.
-// Returns the digest.
+// A layer against the reference: out and lse within the engine's error, more for hotter logits; sets equal where the
+// reference's margin is above 1e-4 or exactly 0 (a tie of equal scores). Rows whose choice was too close are left out
+// of the output check. Returns the digest.
 std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,
                                       const kernels::reference::Result& reference, const Route& route,
                                       std::int64_t fetch_budget = std::int64_t{64} << 20);
