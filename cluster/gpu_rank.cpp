@@ -51,7 +51,7 @@ class Gpu final : public GpuRank {
                            const partition::SequenceGrid& grid, const runtime::ShardSize& shard,
                            bool has_retrieval_queries, runtime::Merge merge) const override {
     const Path path =
-        path_named(options_.gpu.kernels).value_or(kernels::cuda::choose_path(LayerShape::of(problem, policy, grid)));
+        kernels::cuda::resolve_path(path_named(options_.gpu.kernels), LayerShape::of(problem, policy, grid));
     return runtime::cuda::plan_device_memory(problem, policy, shard, has_retrieval_queries, merge, path,
                                              options_.fetch_mib ? *options_.fetch_mib << 20 : limit_ / 4);
   }

@@ -258,8 +258,12 @@ class PrefillCommand {
   // Every rank times the same stages; a stage that a rank did not enter took it no time.
   std::vector<std::pair<std::string, double>> slowest(const runtime::StageClock& engine) {
     std::vector<std::pair<std::string, double>> stages;
-    for (const char* name : {"load", "store", "landmarks", "plan", "fetch", "window", "select", "score", "settle",
-                             "exact", "attend", "write"}) {
+    const std::vector<std::string> names =
+        on_gpu()
+            ? std::vector<std::string>{"load",   "store", "landmarks", "plan",  "fetch",  "window",
+                                       "select", "score", "settle",    "exact", "attend", "write"}
+            : std::vector<std::string>{"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"};
+    for (const std::string& name : names) {
       stages.emplace_back(name, clock_.seconds(name) + engine.seconds(name));
     }
     std::vector<double> values;

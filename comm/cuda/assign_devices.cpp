@@ -12,7 +12,7 @@ using UsersOf = std::map<Uuid, std::vector<int>>;  // ranks
 std::string refuse_blind_rank(int rank, const VisibleGpus& sees) {
   return fmt::format(
       "rank {} on host {} sees no GPU{}{}: give every rank one (Slurm: --gpus-per-task=1), look at "
-      "CUDA_VISIBLE_DEVICES, or use --device cpu",
+      "CUDA_VISIBLE_DEVICES, or use --backend cpu",
       rank, sees.host, sees.trouble.empty() ? "" : ": ", sees.trouble);
 }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
+
+#include "core/error.h"
 
 namespace ringmark::kernels::cuda {
 
@@ -79,6 +82,16 @@ Path choose_path(const LayerShape& shape) {
                         "ask for the compute capability");
   // wgmma exists in compute capability 9 alone; later chips run what was built for 8.0 and 9.0 through neither.
   return major == 9 ? Path::kHopper : Path::kMma;
+}
+
+Path resolve_path(std::optional<Path> asked, const LayerShape& shape) {
+  if (!asked) return choose_path(shape);
+  if (*asked != Path::kSimt && !has_tensor_kernels(shape)) {
+    fail_bad_input(std::string("kernels = ") + name_of(*asked) +
+                   " do not take this layer; limit: bf16 or fp16, head_dim 64 or 128, chunk 64, 1, 2, 4, 8 or 16 query "
+                   "heads a kv head, topk up to 64, scorer hils, mean or none");
+  }
+  return *asked;
 }
 
 }  // namespace ringmark::kernels::cuda

@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "core/cuda/buffer.h"
@@ -116,6 +118,8 @@ inline constexpr std::int32_t kMaxTensorTopk = 64;
 bool has_tensor_kernels(const LayerShape& shape);
 // The fastest path of the current device for a shape.
 Path choose_path(const LayerShape& shape);
+// The path that was asked for, or the fastest. Throws Error(kBadInput) when the shape has no such kernels.
+Path resolve_path(std::optional<Path> asked, const LayerShape& shape);
 constexpr BlockOrder block_order(Path path) { return path == Path::kSimt ? BlockOrder::kPlain : BlockOrder::kSwizzled; }
 
 }  // namespace ringmark::kernels::cuda

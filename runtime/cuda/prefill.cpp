@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <vector>
 
 #include "core/error.h"
@@ -13,6 +12,7 @@
 #include "kvstore/landmark_table.h"
 #include "runtime/cuda/chosen_fetch.h"
 #include "runtime/cuda/landmark_records.h"
+#include "runtime/cuda/own_chunks.h"
 #include "runtime/cuda/selector.h"
 #include "runtime/cuda/timeline.h"
 #include "runtime/fetch_plan.h"
@@ -31,28 +31,6 @@ using partition::SequenceGrid;
 // Regions of the transport, in the order in which they are exposed.
 constexpr int kBlockRegion = 0;
 constexpr int kLandmarkRegion = 1;
-
-// What is known of each owned chunk, as the packing and landmark kernels want it.
-struct OwnChunks {
-  std::vector<std::int64_t> first_rows;
-  std::vector<std::int64_t> landmark_rows;
-  std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> slots;
-  std::vector<std::uint8_t> has_landmark;
-};
-
-OwnChunks describe_chunks(const SequenceGrid& grid, const partition::Layout& layout, RankId rank,
-                          const std::vector<kernels::cuda::ChunkGeometry>& geometry) {
-  OwnChunks own;
-  for (const ChunkId chunk : layout.chunks_of(rank)) {
-    own.first_rows.push_back(layout.first_row(chunk));
-    own.landmark_rows.push_back(layout.first_row(chunk) + grid.tokens_of(chunk).size() - 1);
-    own.ids.push_back(static_cast<std::int32_t>(chunk.value()));
-    own.slots.push_back(geometry[static_cast<std::size_t>(chunk.value())].slots_end);
-    own.has_landmark.push_back(grid.has_landmark(chunk) ? 1 : 0);
-  }
-  return own;
-}
 
 class Prefill {
  public:
@@ -73,16 +51,10 @@ class Prefill {
         grid_(problem, policy),
         tokens_(layout.tokens_of(rank_)),
         shape_(kernels::cuda::LayerShape::of(problem, policy, grid_)),
-        path_(options.path.value_or(kernels::cuda::choose_path(shape_))),
+        path_(kernels::cuda::resolve_path(options.path, shape_)),
         table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads),
         timeline_(workspace.stream, "gpu compute"),
         fetch_timeline_(transport.stream(), "gpu fetch") {
-    if (path_ != Path::kSimt && !kernels::cuda::has_tensor_kernels(shape_)) {
-      fail_bad_input(std::string("kernels = ") + kernels::cuda::name_of(path_) +
-                     " have no such shape: they take bf16 or fp16, head_dim 64 or 128, chunk 64, 1, 2, 4, 8 or 16 "
-                     "query heads a kv head, top-K up to 64");
-    }
-    result_.path = path_;
     result_.clock.record_in(options.trace);
   }
 
@@ -137,31 +109,14 @@ class Prefill {
     }
   }
 
-  // Sends an array of the owned chunks to its place behind `used` bytes of the workspace's buffer.
-  template <class T>
-  const T* upload_own(const std::vector<T>& values, std::int64_t& used) {
-    auto* place = workspace_.own_chunks.data() + used;
-    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
-    workspace_.own_chunks.upload(reinterpret_cast<const std::byte*>(values.data()), bytes, stream(), used);
-    used += (bytes + 15) / 16 * 16;
-    return reinterpret_cast<const T*>(place);
-  }
-
   void store_blocks() {
     const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
     blocks_ = transport_.expose(BlockStore::bytes_of(problem_, chunks));
     records_ = transport_.expose(LandmarkTable::bytes_of(shape_.landmark_shape(), chunks));
-    const OwnChunks own = describe_chunks(grid_, layout_, rank_, chunk_geometry_);
-    Workspace::reserve(workspace_.own_chunks, chunks * (8 + 8 + 4 + 4 + 1) + 5 * 16);
-    std::int64_t used = 0;
-    first_rows_ = upload_own(own.first_rows, used);
-    landmark_rows_ = upload_own(own.landmark_rows, used);
-    ids_ = upload_own(own.ids, used);
-    slots_ = upload_own(own.slots, used);
-    has_landmark_ = upload_own(own.has_landmark, used);
-    if (!pack_blocks(chunks)) {
+    own_ = upload_own_chunks(grid_, layout_, rank_, chunk_geometry_, workspace_);
+    if (!pack_blocks()) {
       path_ = Path::kSimt;
-      pack_blocks(chunks);
+      pack_blocks();
     }
     result_.path = path_;
     for (std::int64_t slot = 0; slot < chunks; ++slot) {
@@ -177,11 +132,11 @@ class Prefill {
   }
 
   // Collective. False when a value of V of some rank is beyond the range of the tensor core kernels.
-  bool pack_blocks(std::int64_t chunks) {
+  bool pack_blocks() {
     const auto span = timeline_.time("store");
     std::int32_t* beyond_fp16 = Workspace::reserve(workspace_.beyond_fp16, 1);
     workspace_.beyond_fp16.fill_bytes(0, stream());
-    kernels::cuda::pack_blocks(shape_, shard_.k.data(), shard_.v.data(), first_rows_, slots_, chunks,
+    kernels::cuda::pack_blocks(shape_, shard_.k.data(), shard_.v.data(), own_.first_rows, own_.slots, own_.count,
                                kernels::cuda::block_order(path_), blocks_.data(), beyond_fp16, stream());
     std::int32_t beyond = 0;
     workspace_.beyond_fp16.download(&beyond, 1, stream());
@@ -201,9 +156,9 @@ class Prefill {
   void build_landmarks() {
     if (!policy_.selects()) return;
     const auto span = timeline_.time("landmarks");
-    kernels::cuda::build_landmarks(shape_, geometry_, blocks(), ids_, has_landmark_, landmark_rows_,
-                                   static_cast<std::int64_t>(layout_.chunks_of(rank_).size()),
-                                   shard_.retrieval_queries(), reinterpret_cast<float*>(records_.data()), stream());
+    kernels::cuda::build_landmarks(shape_, geometry_, blocks(), own_.ids, own_.has_landmark, own_.landmark_rows,
+                                   own_.count, shard_.retrieval_queries(), reinterpret_cast<float*>(records_.data()),
+                                   stream());
   }
 
   void publish() {
@@ -379,11 +334,7 @@ class Prefill {
   kernels::cuda::Geometry geometry_;
   comm::Bytes blocks_;   // on the device
   comm::Bytes records_;  // on the device
-  const std::int64_t* first_rows_ = nullptr;
-  const std::int64_t* landmark_rows_ = nullptr;
-  const std::int32_t* ids_ = nullptr;
-  const std::int32_t* slots_ = nullptr;
-  const std::uint8_t* has_landmark_ = nullptr;
+  OwnChunks own_;
   DevicePrefillResult result_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

@@ -107,7 +107,7 @@ TEST(AssignGpus, refuses_a_rank_without_gpu) {
   ranks[1].trouble = "no CUDA-capable device is detected";
   for (const bool share : {false, true}) {
     expect_refused(assign_gpus(ranks, share),
-                   {"rank 1", "n2", "no CUDA-capable device", "CUDA_VISIBLE_DEVICES", "--device cpu"});
+                   {"rank 1", "n2", "no CUDA-capable device", "CUDA_VISIBLE_DEVICES", "--backend cpu"});
   }
 }
 
