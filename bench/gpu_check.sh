@@ -60,6 +60,9 @@ gpus=$(nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm --form
 count=$(wc -l <<< "$gpus")
 echo "== $count GPU(s): $gpus"
 if [ $make -eq 1 ]; then
+  # NCCL is often there only as PyTorch brought it.
+  [ -n "${NCCL_ROOT:-}" ] || NCCL_ROOT=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
+  export NCCL_ROOT
   cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DRINGMARK_CUDA=ON > "$logs/configure.log" 2>&1 &&
     cmake --build "$build" -j "$(nproc)" > "$logs/build.log" 2>&1 ||
     { tail -30 "$logs/configure.log" "$logs/build.log"; exit 1; }
