@@ -44,26 +44,10 @@ constexpr float kNeedleLogit = 32.0f;
 
 PlantedLayer::PlantedLayer(const AttentionProblem& problem, const AttentionPolicy& policy,
                            const PlantedOptions& options)
-    : problem_(problem), options_(options) {
-  if (!problem.cu_seqlens.empty()) fail_bad_input("cu-seqlens does not go with a planted layer: it is one document");
-  const partition::SequenceGrid grid(problem, policy);
-  std::vector<TokenId> questions;  // from the end
-  for (TokenId token(problem.tokens - 1); token >= TokenId(0); token = token - 1) {
-    if (static_cast<std::int64_t>(questions.size()) == options.needles) break;
-    if (grid.is_key(token)) questions.push_back(token);
-  }
-  if (questions.empty()) return;
-  const Range<ChunkId> eligible = grid.eligible(questions.back());
-  const std::int64_t needles = std::min(static_cast<std::int64_t>(questions.size()), eligible.size());
-  for (std::int64_t needle = 0; needle < needles; ++needle) {
-    const ChunkId chunk = eligible.begin + (2 * needle + 1) * eligible.size() / (2 * needles);
-    const Range<TokenId> keys = grid.keys_of(chunk);
-    const std::uint64_t place = random_bits(options.seed, kPlace, needle, 0) % static_cast<std::uint64_t>(keys.size());
-    key_at_[(keys.begin + static_cast<std::int64_t>(place)).value()] = needle;
-    landmark_at_[grid.landmark_slot(chunk).value()] = needle;
-    question_at_[questions[static_cast<std::size_t>(needle)].value()] = needle;
-  }
-}
+    : problem_(problem),
+      options_(options),
+      needles_(place_needles(problem, policy, options.needles,
+                             [&](std::int64_t needle) { return random_bits(options.seed, kPlace, needle, 0); })) {}
 
 std::vector<float> PlantedLayer::question(std::int64_t needle) const {
   std::vector<float> direction(static_cast<std::size_t>(problem_.head_dim));
@@ -95,7 +79,7 @@ std::int64_t PlantedLayer::direction_of(TokenId token) const {
 }
 
 void PlantedLayer::fill_query(TokenId token, std::vector<float>& row) const {
-  for (const NeedleAt* at : {&question_at_, &landmark_at_}) {
+  for (const PlantedNeedles::NeedleAt* at : {&needles_.question_at, &needles_.landmark_at}) {
     const auto found = at->find(token.value());
     if (found == at->end()) continue;
     const std::vector<float> direction = question(found->second);
@@ -108,8 +92,8 @@ void PlantedLayer::fill_query(TokenId token, std::vector<float>& row) const {
 }
 
 void PlantedLayer::fill_key_value(TokenId token, std::vector<float>& keys, std::vector<float>& values) const {
-  const auto found = key_at_.find(token.value());
-  if (found == key_at_.end()) {
+  const auto found = needles_.key_at.find(token.value());
+  if (found == needles_.key_at.end()) {
     fill_gaussian(options_.seed, kKey, token.value(), static_cast<std::int64_t>(keys.size()), keys.data());
     fill_gaussian(options_.seed, kValue, token.value(), static_cast<std::int64_t>(values.size()), values.data());
     return;
@@ -145,7 +129,7 @@ LayerShard PlantedLayer::make_shard(const partition::Layout& layout, RankId rank
 }
 
 bool PlantedLayer::recovered(std::int64_t needle, const float* out) const {
-  const auto needles = static_cast<std::int64_t>(question_at_.size());
+  const auto needles = needles_.count();
   const float out_norm = std::sqrt(std::inner_product(out, out + problem_.head_dim, out, 0.0f));
   const float code_norm = std::sqrt(static_cast<float>(problem_.head_dim));
   std::int64_t closest = -1;
@@ -165,8 +149,8 @@ NeedleCount PlantedLayer::count_recovered(comm::Communicator& communicator, std:
                                           std::span<const float> out) const {
   std::int64_t found = 0;
   for (std::size_t row = 0; row < tokens.size(); ++row) {
-    const auto question = question_at_.find(tokens[row].value());
-    if (question == question_at_.end()) continue;
+    const auto question = needles_.question_at.find(tokens[row].value());
+    if (question == needles_.question_at.end()) continue;
     bool all_heads = true;
     for (std::int64_t head = 0; head < problem_.heads; ++head) {
       const auto at = (static_cast<std::int64_t>(row) * problem_.heads + head) * problem_.head_dim;
@@ -176,7 +160,7 @@ NeedleCount PlantedLayer::count_recovered(comm::Communicator& communicator, std:
   }
   std::array<std::int64_t, 1> sum = {found};
   communicator.all_reduce_sum("count needles", sum);
-  return {static_cast<std::int64_t>(question_at_.size()), sum[0]};
+  return {needles_.count(), sum[0]};
 }
 
 }  // namespace ringmark::runtime

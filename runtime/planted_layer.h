@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -16,6 +15,7 @@
 #include "partition/layout.h"
 #include "partition/sequence_grid.h"
 #include "runtime/layer_shard.h"
+#include "runtime/planted_needles.h"
 
 namespace ringmark::runtime {
 
@@ -44,8 +44,6 @@ class PlantedLayer {
                               std::span<const float> out) const;
 
  private:
-  using NeedleAt = std::unordered_map<std::int64_t, std::int64_t>;  // token to needle
-
   void fill_query(TokenId token, std::vector<float>& row) const;
   void fill_key_value(TokenId token, std::vector<float>& keys, std::vector<float>& values) const;
   std::int64_t direction_of(TokenId token) const;
@@ -55,9 +53,7 @@ class PlantedLayer {
 
   AttentionProblem problem_;
   PlantedOptions options_;
-  NeedleAt question_at_;  // tail tokens that ask
-  NeedleAt landmark_at_;  // landmark slots of needle chunks
-  NeedleAt key_at_;       // the needles' keys
+  PlantedNeedles needles_;
 };
 
 }  // namespace ringmark::runtime

@@ -1,7 +1,6 @@
 #include "runtime/prefill.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -13,6 +12,7 @@
 #include "partition/sequence_grid.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/landmark_fetcher.h"
+#include "runtime/meeting.h"
 #include "runtime/row_needs.h"
 #include "runtime/selector.h"
 #include "runtime/wave_fetcher.h"
@@ -68,25 +68,15 @@ class Prefill {
     LandmarkTable landmarks = build_landmarks();   // k', b' per chunk and head
     transport_.publish();                          // from here on peers read
     attend_window();                               // O, lse of the local window and the sinks
-    meet("after the window");                      // peers may have had more to do
+    meeting_.meet("after the window");             // peers may have had more to do
     result_.selection = select_chunks(landmarks);  // global top-K, independent of the rank count
     attend_chunks(landmarks);                      // only the chosen blocks move; hierarchical softmax
-    meet("end of the layer");
+    meeting_.meet("end of the layer");
     transport_.retire();  // nobody reads any more
     return std::move(result_);
   }
 
  private:
-  // A barrier that grants the peers the time that this rank took since the start, times how much more work the layout
-  // gave the busiest of them: a long run must not take a busy peer for a dead one.
-  void meet(std::string_view stage) {
-    if (communicator_.size() == 1) return;
-    const std::vector<std::int64_t> pairs = partition::measure_balance(grid_, layout_).pairs;
-    const auto busiest = static_cast<double>(*std::max_element(pairs.begin(), pairs.end()));
-    const auto own = static_cast<double>(std::max<std::int64_t>(1, pairs[static_cast<std::size_t>(rank_.value())]));
-    communicator_.barrier(stage, (std::chrono::steady_clock::now() - start_) * (busiest / own));
-  }
-
   void store_blocks() {
     const auto span = result_.clock.time("landmarks");
     const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
@@ -211,7 +201,7 @@ class Prefill {
   std::vector<TokenId> tokens_;
   BlockTable table_;
   PrefillResult result_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Meeting meeting_{communicator_, grid_, layout_};
 };
 
 }  // namespace

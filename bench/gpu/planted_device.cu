@@ -206,30 +206,16 @@ double cosine(const float* a, const float* b, std::int64_t count) {
 
 PlantedDevice::PlantedDevice(const AttentionProblem& problem, const AttentionPolicy& policy,
                              const runtime::PlantedOptions& options)
-    : problem_(problem), options_(options) {
-  if (!problem.cu_seqlens.empty()) fail_bad_input("cu-seqlens does not go with a planted layer: it is one document");
+    : problem_(problem),
+      options_(options),
+      needles_(runtime::place_needles(problem, policy, options.needles, [&](std::int64_t needle) {
+        return draw(sequence(options.seed, kPlace, needle), 0);
+      })) {
   if (problem.head_dim % kElements != 0) {
     fail_bad_input("head-dim " + std::to_string(problem.head_dim) +
                    ": a layer planted on the GPU takes multiples of 8");
   }
-  const partition::SequenceGrid grid(problem, policy);
-  std::vector<TokenId> questions;  // from the end
-  for (TokenId token(problem.tokens - 1); token >= TokenId(0); token = token - 1) {
-    if (static_cast<std::int64_t>(questions.size()) == options.needles) break;
-    if (grid.is_key(token)) questions.push_back(token);
-  }
-  if (questions.empty()) return;
-  const Range<ChunkId> eligible = grid.eligible(questions.back());
-  const std::int64_t needles = std::min(static_cast<std::int64_t>(questions.size()), eligible.size());
-  for (std::int64_t needle = 0; needle < needles; ++needle) {
-    const ChunkId chunk = eligible.begin + (2 * needle + 1) * eligible.size() / (2 * needles);
-    const Range<TokenId> keys = grid.keys_of(chunk);
-    const std::uint64_t place =
-        draw(sequence(options.seed, kPlace, needle), 0) % static_cast<std::uint64_t>(keys.size());
-    key_at_[(keys.begin + static_cast<std::int64_t>(place)).value()] = needle;
-    landmark_at_[grid.landmark_slot(chunk).value()] = needle;
-    question_at_[questions[static_cast<std::size_t>(needle)].value()] = needle;
-
+  for (std::int64_t needle = 0; needle < needles_.count(); ++needle) {
     std::vector<float> direction(static_cast<std::size_t>(problem.head_dim));
     float square = 0.0f;
     for (std::int64_t x = 0; x < problem.head_dim; ++x) {
@@ -254,10 +240,11 @@ void PlantedDevice::fill(std::span<const TokenId> tokens, std::byte* q, std::byt
   for (const TokenId token : tokens) {
     const auto row = static_cast<std::int64_t>(source.tokens.size());
     source.tokens.push_back(token.value());
-    for (const NeedleAt* at : {&question_at_, &landmark_at_, &key_at_}) {
+    for (const runtime::PlantedNeedles::NeedleAt* at :
+         {&needles_.question_at, &needles_.landmark_at, &needles_.key_at}) {
       const auto found = at->find(token.value());
       if (found != at->end()) {
-        source.marks.push_back({row, static_cast<std::int32_t>(found->second), at == &key_at_});
+        source.marks.push_back({row, static_cast<std::int32_t>(found->second), at == &needles_.key_at});
       }
     }
   }
@@ -271,8 +258,8 @@ void PlantedDevice::fill(std::span<const TokenId> tokens, std::byte* q, std::byt
 std::vector<Question> PlantedDevice::questions(std::span<const TokenId> tokens) const {
   std::vector<Question> questions;
   for (std::size_t row = 0; row < tokens.size(); ++row) {
-    const auto found = question_at_.find(tokens[row].value());
-    if (found != question_at_.end()) questions.push_back({static_cast<std::int64_t>(row), found->second});
+    const auto found = needles_.question_at.find(tokens[row].value());
+    if (found != needles_.question_at.end()) questions.push_back({static_cast<std::int64_t>(row), found->second});
   }
   return questions;
 }

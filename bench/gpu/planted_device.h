@@ -7,12 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "core/ids.h"
 #include "core/problem.h"
 #include "runtime/planted_layer.h"
+#include "runtime/planted_needles.h"
 
 namespace ringmark::bench {
 
@@ -32,7 +32,7 @@ class PlantedDevice {
   // when the rows are there.
   void fill(std::span<const TokenId> tokens, std::byte* q, std::byte* k, std::byte* v, cudaStream_t stream) const;
 
-  std::int64_t needles() const { return static_cast<std::int64_t>(question_at_.size()); }
+  std::int64_t needles() const { return needles_.count(); }
   // The rows among `tokens` that ask, ascending.
   std::vector<Question> questions(std::span<const TokenId> tokens) const;
   // Value of a needle's key, one kv head: +-1 a channel.
@@ -42,13 +42,9 @@ class PlantedDevice {
   bool recovered(std::int64_t needle, std::span<const float> out) const;
 
  private:
-  using NeedleAt = std::unordered_map<std::int64_t, std::int64_t>;  // token to needle
-
   AttentionProblem problem_;
   runtime::PlantedOptions options_;
-  NeedleAt question_at_;
-  NeedleAt landmark_at_;
-  NeedleAt key_at_;
+  runtime::PlantedNeedles needles_;
   std::vector<float> directions_;  // [needles, d] of questions, needle keys and their landmark queries
   std::vector<float> codes_;       // [needles, d]
 };

@@ -16,6 +16,7 @@
 #include "runtime/cuda/selector.h"
 #include "runtime/cuda/timeline.h"
 #include "runtime/fetch_plan.h"
+#include "runtime/meeting.h"
 #include "runtime/row_needs.h"
 #include "runtime/wave_fetcher.h"
 
@@ -64,13 +65,13 @@ class Prefill {
     build_landmarks();  // k', b' per chunk and head
     publish();          // from here on peers read
     attend_window();    // O, lse of the local window and the sinks
-    meet("after the window");
+    meeting_.meet("after the window");
     select_chunks();  // global top-K, independent of the rank count
     attend_chunks();  // only the chosen blocks move; hierarchical softmax
     timeline_.collect(result_.clock, options_.trace);
     StageClock hidden;  // the clock's "fetch" is what the host waited for, not what ran beside the kernels
     fetch_timeline_.collect(hidden, options_.trace);
-    meet("end of the layer");
+    meeting_.meet("end of the layer");
     transport_.retire();  // nobody reads any more
     return std::move(result_);
   }
@@ -81,15 +82,6 @@ class Prefill {
   bool alone() const { return communicator_.size() == 1; }
   const std::byte* scoring_queries() const {
     return policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.q.data();
-  }
-
-  // A barrier that grants the peers the time that this rank took, times how much more work the layout gave the busiest.
-  void meet(std::string_view stage) {
-    if (alone()) return;
-    const std::vector<std::int64_t> pairs = partition::measure_balance(grid_, layout_).pairs;
-    const auto busiest = static_cast<double>(*std::max_element(pairs.begin(), pairs.end()));
-    const auto own = static_cast<double>(std::max<std::int64_t>(1, pairs[static_cast<std::size_t>(rank_.value())]));
-    communicator_.barrier(stage, (std::chrono::steady_clock::now() - start_) * (busiest / own));
   }
 
   void upload_geometry() {
@@ -336,7 +328,7 @@ class Prefill {
   comm::Bytes records_;  // on the device
   OwnChunks own_;
   DevicePrefillResult result_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Meeting meeting_{communicator_, grid_, layout_};
 };
 
 }  // namespace

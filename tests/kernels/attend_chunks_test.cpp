@@ -9,6 +9,7 @@
 #include "kernels/attend_window.h"
 #include "kernels/cpu/isa.h"
 #include "tests/kernels/attention_case.h"
+#include "tests/kernels/random_selection.h"
 
 namespace ringmark::kernels {
 namespace {
@@ -57,23 +58,9 @@ struct ChunkCase : AttentionCase {
     std::fill_n(record + landmarks.shape.bias_offset(), problem.kv_heads, 0.0f);
   }
 
-  // Half of the rows choose what the row before them chose.
   void choose(std::int64_t row, std::int64_t kv_head) {
-    const Range<ChunkId> eligible = grid.eligible(TokenId(row));
-    const auto slots = selection.slots(row, kv_head);
-    if (row > 0 && random() % 2 == 0 && grid.eligible(TokenId(row - 1)) == eligible) {
-      const auto before = selection.slots(row - 1, kv_head);
-      std::copy(before.begin(), before.end(), slots.begin());
-      return;
-    }
-    std::vector<std::int32_t> chunks;
-    for (ChunkId chunk = eligible.begin; chunk < eligible.end; ++chunk) {
-      chunks.push_back(static_cast<std::int32_t>(chunk.value()));
-    }
-    std::shuffle(chunks.begin(), chunks.end(), random);
-    chunks.resize(std::min(chunks.size(), slots.size()));
-    std::sort(chunks.begin(), chunks.end());
-    std::copy(chunks.begin(), chunks.end(), slots.begin());
+    choose_at_random(grid, random, 2, row, kv_head, selection,
+                     [&] { return static_cast<std::size_t>(selection.topk); });
   }
 
   void attend(Results& results, RowRange rows, int threads) const {

@@ -10,12 +10,11 @@
 #include "kernels/attend_window.h"
 #include "kernels/cuda/hopper/attend.h"
 #include "tests/kernels/cuda/device_case.h"
+#include "tests/kernels/random_selection.h"
 
 namespace ringmark::kernels::cuda {
 namespace {
 
-// Weights are rounded to 16 bits before they meet the values: by 2^-8 (bf16) or 2^-11 (fp16) of each, times the largest
-// value, which is at most 4.5 here.
 // Weights are fp16 in every layer: 2^-12 of values up to 5.
 constexpr double kOutBound = 1.5e-3;
 constexpr double kMeanBound = 6e-5;
@@ -206,23 +205,9 @@ struct ChosenCase : AttentionCase {
     weigh();
   }
 
-  // Most rows choose what the row before them chose.
   void choose(std::int64_t row, std::int64_t kv_head) {
-    const Range<ChunkId> eligible = grid.eligible(TokenId(row));
-    const auto slots = selection.slots(row, kv_head);
-    if (row > 0 && random() % 4 != 0 && grid.eligible(TokenId(row - 1)) == eligible) {
-      const auto before = selection.slots(row - 1, kv_head);
-      std::copy(before.begin(), before.end(), slots.begin());
-      return;
-    }
-    std::vector<std::int32_t> chunks;
-    for (ChunkId chunk = eligible.begin; chunk < eligible.end; ++chunk) {
-      chunks.push_back(static_cast<std::int32_t>(chunk.value()));
-    }
-    std::shuffle(chunks.begin(), chunks.end(), random);
-    chunks.resize(std::min(chunks.size(), slots.size()));
-    std::sort(chunks.begin(), chunks.end());
-    std::copy(chunks.begin(), chunks.end(), slots.begin());
+    choose_at_random(grid, random, 1, row, kv_head, selection,
+                     [&] { return static_cast<std::size_t>(selection.topk); });
   }
 
   // Some rows saw no key in their window; what stands in their output must not matter.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/mma/attend.h"
 #include "kernels/select_chunks.h"
 #include "tests/kernels/cuda/tensor_case.h"
+#include "tests/kernels/random_selection.h"
 
 namespace ringmark::kernels::cuda {
 namespace {
@@ -162,23 +163,9 @@ struct ChosenCase : AttentionCase {
     weigh();
   }
 
-  // Most rows choose what the row before them chose.
   void choose(std::int64_t row, std::int64_t kv_head) {
-    const Range<ChunkId> eligible = grid.eligible(TokenId(row));
-    const auto slots = selection.slots(row, kv_head);
-    if (row > 0 && random() % 4 != 0 && grid.eligible(TokenId(row - 1)) == eligible) {
-      const auto before = selection.slots(row - 1, kv_head);
-      std::copy(before.begin(), before.end(), slots.begin());
-      return;
-    }
-    std::vector<std::int32_t> chunks;
-    for (ChunkId chunk = eligible.begin; chunk < eligible.end; ++chunk) {
-      chunks.push_back(static_cast<std::int32_t>(chunk.value()));
-    }
-    std::shuffle(chunks.begin(), chunks.end(), random);
-    chunks.resize(std::min(chunks.size(), slots.size() - random() % (slots.size() + 1) / 2));
-    std::sort(chunks.begin(), chunks.end());
-    std::copy(chunks.begin(), chunks.end(), slots.begin());
+    const auto topk = static_cast<std::size_t>(selection.topk);
+    choose_at_random(grid, random, 1, row, kv_head, selection, [&] { return topk - random() % (topk + 1) / 2; });
   }
 
   // What weigh_chunks leaves. Every seventh row has an empty window, whose output must not matter.
