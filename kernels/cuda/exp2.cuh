@@ -1,12 +1,12 @@
-// The exponential of kernels/exp2.h on the device, to the bit. The intrinsics keep the compiler from fusing what the
-// CPU does not fuse.
+// Exponentials on the device: that of kernels/exp2.h, to the bit, and the chip's own, for what need not agree with the
+// CPU. The constants of kernels/exp2.h serve both.
 #pragma once
 
 #include "kernels/exp2.h"
 
 namespace ringmark::kernels::cuda {
 
-// As kernels::exp2_fraction.
+// As kernels::exp2_fraction. The intrinsics keep the compiler from fusing what the CPU does not fuse.
 __device__ inline float exp2_fraction(float f) {
   // Device code may read constants, but not the elements of a constant array of the host.
   constexpr float c0 = kExp2Coefficients[0], c1 = kExp2Coefficients[1], c2 = kExp2Coefficients[2],
@@ -27,6 +27,13 @@ __device__ inline float exp_of_negative(float x) {
   const float power = __int_as_float((static_cast<int>(n) + 127) << 23);
   const float value = __fmul_rn(exp2_fraction(__fsub_rn(t, n)), power);
   return t < -126.0f ? 0.0f : value;
+}
+
+// 2^t to 2 ulp; 2^0 is exactly 1, and 0 below 2^-126.
+__device__ inline float exp2_approximate(float t) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+  return power;
 }
 
 }  // namespace ringmark::kernels::cuda

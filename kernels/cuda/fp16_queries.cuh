@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace ringmark::kernels::cuda {
 
@@ -43,9 +44,7 @@ __device__ float to_fp16(std::uint32_t (&queries)[kSteps][4]) {
     const float2 pair = widen_pair<DType::kBfloat16>(queries[i / 2][kHalf + i % 2 * 2]);
     largest = fmaxf(largest, fmaxf(fabsf(pair.x), fabsf(pair.y)));
   }
-  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-  const PowerOfTwo power = fp16_scale(largest);
+  const PowerOfTwo power = fp16_scale(quad_max(largest));
 #pragma unroll
   for (int i = 0; i < 2 * kSteps; ++i) {
     std::uint32_t& word = queries[i / 2][kHalf + i % 2 * 2];

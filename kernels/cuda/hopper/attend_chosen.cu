@@ -2,13 +2,9 @@
 // of its own queries chose. Weights are known beforehand, so the output is never rescaled.
 // Arithmetic limit: as attend_window.cu, times the union's size over topk; L2 limit: 32 KiB a block of the union.
 #include "kernels/cuda/hopper/attend.h"
-#include "kernels/cuda/hopper/attend_pipeline.cuh"
-#include "kernels/cuda/hopper/attend_tile.cuh"
-#include "kernels/cuda/hopper/block_ring.cuh"
+#include "kernels/cuda/hopper/attend_kernel.cuh"
 #include "kernels/cuda/hopper/chosen_weights.cuh"
-#include "kernels/cuda/hopper/query_tile.cuh"
 #include "kernels/cuda/hopper/softmax.cuh"
-#include "kernels/cuda/hopper/tile_queue.cuh"
 
 namespace ringmark::kernels::cuda::hopper {
 namespace {
@@ -39,52 +35,6 @@ struct ChosenItem {
   __device__ void want(int half) { wanted[half] = true; }
 };
 
-template <int kHeadDim>
-struct ChosenShared {
-  BlockRing<ChosenItem, kHeadDim> ring;
-  QueryTile<kHeadDim> queries;
-  TileQueue tiles;
-
-  __device__ void init() {
-    ring.init();
-    queries.init();
-    tiles.init();
-  }
-};
-
-template <class Ring>
-__device__ void load_blocks(Ring& ring, TileReader tiles, const ChosenCall& call) {
-  const int lane = threadIdx.x % 32;
-  RingWriter writer(ring);
-  Tile tile;
-  while (tiles.next(tile)) {
-    const std::int64_t* offsets = call.offsets + std::int64_t{tile.row_tile} * call.grid.kv_heads + tile.kv_head;
-    writer.start_tile();
-    std::int64_t next = offsets[0];
-    const std::int64_t end = offsets[1];
-    do {
-      const int count = static_cast<int>(min(end - next, std::int64_t{32}));
-      ChosenItem item;
-      const std::byte* block = nullptr;
-      if (lane < count) {
-        const UnionItem& of_union = call.items[next + lane];
-        const ChunkGeometry chunk = call.chunks[of_union.chunk];
-        block = call.blocks.table[std::int64_t{of_union.chunk} * call.grid.kv_heads + tile.kv_head];
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          item.members[half] = of_union.members[half];
-          item.wanted[half] = item.members[half] != 0;
-        }
-        item.key_begin = chunk.key_begin;
-        item.key_end = chunk.key_end;
-      }
-      next += count;
-      item.last = next == end && lane + 1 >= count;
-      writer.push(max(count, 1), item, block);  // a tile that chose nothing still passes one item, to say so
-    } while (next < end);
-  }
-}
-
 // What a consumer thread knows of its two rows.
 struct ThreadRows {
   int query[2];  // of the half: bit of ChosenItem::members
@@ -106,7 +56,8 @@ struct ThreadRows {
 // Softmax inside the chunk, times the mixture weight; 0 in rows that did not choose the chunk.
 class ChosenWeights {
  public:
-  __device__ ChosenWeights(ThreadRows& rows, float log2_scale) : rows_(rows), log2_scale_(log2_scale) {}
+  __device__ ChosenWeights(const ChosenCall& call, const Tile& tile, int half)
+      : rows_(call, tile, half), log2_scale_(call.scale * kLog2E) {}
 
   __device__ bool make(float (&scores)[32], const ChosenItem& item, int half) {
     const std::uint64_t members = item.members[half];
@@ -114,7 +65,7 @@ class ChosenWeights {
     for (int e = 0; e < 2; ++e) {
       weight_[e] = members >> rows_.query[e] & 1 ? rows_.scores[e].take() : 0.0f;
     }
-    if (__any_sync(0xFFFFFFFFu, weight_[0] != 0.0f || weight_[1] != 0.0f)) {
+    if (__any_sync(kAllLanes, weight_[0] != 0.0f || weight_[1] != 0.0f)) {
       hide_others(scores, item.key_begin, item.key_end);
       softmax_.exponentiate(scores, log2_scale_);
     } else {
@@ -131,6 +82,8 @@ class ChosenWeights {
   }
   __device__ void finish(float (&scores)[32]) const { softmax_.weigh(scores, weight_); }
 
+  __device__ const ThreadRows& rows() const { return rows_; }
+
  private:
   __device__ static void hide_others(float (&scores)[32], int begin, int end) {
     if (begin > 0 || end < kChunkKeys - 1) {
@@ -140,82 +93,75 @@ class ChosenWeights {
     }
   }
 
-  ThreadRows& rows_;
+  ThreadRows rows_;
   float log2_scale_;
   float weight_[2];
   ChunkSoftmax softmax_;
 };
 
-// Rows that chose nothing are left alone. A window of weight 0 saw no key: its output, whatever it is, does not count.
-template <int kHeadDim>
-__device__ void mix(const ChosenCall& call, const Tile& tile, int half, const ThreadRows& rows,
-                    const float (&out)[kHeadDim / 2]) {
+struct ChosenPass {
+  using Call = ChosenCall;
+  using Item = ChosenItem;
+  using Weights = ChosenWeights;
+
+  template <class Ring>
+  __device__ static void load_blocks(Ring& ring, TileReader tiles, const Call& call) {
+    const int lane = threadIdx.x % 32;
+    RingWriter writer(ring);
+    Tile tile;
+    while (tiles.next(tile)) {
+      const std::int64_t* offsets = call.offsets + std::int64_t{tile.row_tile} * call.grid.kv_heads + tile.kv_head;
+      writer.start_tile();
+      std::int64_t next = offsets[0];
+      const std::int64_t end = offsets[1];
+      do {
+        const int count = static_cast<int>(min(end - next, std::int64_t{32}));
+        ChosenItem item;
+        const std::byte* block = nullptr;
+        if (lane < count) {
+          const UnionItem& of_union = call.items[next + lane];
+          const ChunkGeometry chunk = call.chunks[of_union.chunk];
+          block = call.blocks.table[std::int64_t{of_union.chunk} * call.grid.kv_heads + tile.kv_head];
 #pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    if (rows.scores[e].taken() == 0) continue;
-    const std::int64_t at = call.grid.row_and_head(tile, half, thread_row(e));
-    float2* row = reinterpret_cast<float2*>(call.out + at * kHeadDim) + threadIdx.x % 4;
-    float2 window[kHeadDim / 8];
-#pragma unroll
-    for (int j = 0; j < kHeadDim / 8; ++j) window[j] = row[4 * j];
-    const float weight = rows.window_weight[e];
-#pragma unroll
-    for (int j = 0; j < kHeadDim / 8; ++j) {
-      if (weight == 0.0f) window[j] = {0.0f, 0.0f};
-      constexpr float kDrop = 0x1p-15f;  // the weights' 2^kLift
-      row[4 * j] = {fmaf(weight, window[j].x, out[4 * j + 2 * e] * kDrop),
-                    fmaf(weight, window[j].y, out[4 * j + 2 * e + 1] * kDrop)};
+          for (int half = 0; half < kHalves; ++half) {
+            item.members[half] = of_union.members[half];
+            item.wanted[half] = item.members[half] != 0;
+          }
+          item.key_begin = chunk.key_begin;
+          item.key_end = chunk.key_end;
+        }
+        next += count;
+        item.last = next == end && lane + 1 >= count;
+        writer.push(max(count, 1), item, block);  // a tile that chose nothing still passes one item, to say so
+      } while (next < end);
     }
   }
-}
 
-template <class Element, int kHeadDim>
-__device__ void attend_tiles(ChosenShared<kHeadDim>& shared, const ChosenCall& call, int half) {
-  RingReader reader(shared.ring, half);
-  TileReader tiles(shared.tiles, call.grid);
-  Tile tile;
-  while (tiles.next(tile)) {
-    ThreadRows rows(call, tile, half);
-    std::uint32_t queries[kHeadDim / 16][4];
-    wait_barrier(&shared.queries.full[half], tiles.parity());
-    shared.queries.read(half, queries);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&shared.queries.empty[half]);
-
-    ChosenWeights weights(rows, call.scale * kLog2OfE);
-    float out[kHeadDim / 2] = {};
-    reader.start_tile();
-    ChunkPipeline<Element, kHeadDim, decltype(reader), ChosenWeights>(reader, weights, queries, out).run();
-    mix<kHeadDim>(call, tile, half, rows, out);
-  }
-}
-
-template <class Element, int kHeadDim>
-__global__ __launch_bounds__(kThreads, 1) void attend_chosen_kernel(const __grid_constant__ ChosenCall call) {
-  extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<ChosenShared<kHeadDim>*>(memory);
-  if (threadIdx.x == 0) {
-    shared.init();
-    fence_barrier_init();
-  }
-  __syncthreads();
-  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / kWarpgroupThreads, 0);
-  if (warpgroup == 0) {
-    give_registers<kLoaderRegisters>();
-    const int warp = threadIdx.x / 32;
-    const TileReader tiles(shared.tiles, call.grid);
-    if (warp < kHalves) {
-      shared.queries.load_tiles(tiles, call.grid, warp, call.queries);
-    } else if (warp == kHalves) {
-      load_blocks(shared.ring, tiles, call);
-    } else if (threadIdx.x % 32 == 0) {
-      shared.tiles.serve(call.grid, call.tile_counter);
+  // Rows that chose nothing are left alone. A window of weight 0 saw no key: its output, whatever it is, does not
+  // count.
+  template <int kHeadDim>
+  __device__ static void store(const Call& call, const Tile& tile, int half, const Weights& weights,
+                               const float (&out)[kHeadDim / 2]) {
+    const ThreadRows& rows = weights.rows();
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (rows.scores[e].taken() == 0) continue;
+      const std::int64_t at = call.grid.row_and_head(tile, half, thread_row(e));
+      float2* row = reinterpret_cast<float2*>(call.out + at * kHeadDim) + threadIdx.x % 4;
+      float2 window[kHeadDim / 8];
+#pragma unroll
+      for (int j = 0; j < kHeadDim / 8; ++j) window[j] = row[4 * j];
+      const float weight = rows.window_weight[e];
+#pragma unroll
+      for (int j = 0; j < kHeadDim / 8; ++j) {
+        if (weight == 0.0f) window[j] = {0.0f, 0.0f};
+        constexpr float kDrop = 0x1p-15f;  // the weights' 2^kLift
+        row[4 * j] = {fmaf(weight, window[j].x, out[4 * j + 2 * e] * kDrop),
+                      fmaf(weight, window[j].y, out[4 * j + 2 * e + 1] * kDrop)};
+      }
     }
-  } else {
-    take_registers<kConsumerRegisters>();
-    attend_tiles<Element, kHeadDim>(shared, call, warpgroup - 1);
   }
-}
+};
 
 }  // namespace
 
@@ -238,14 +184,7 @@ void attend_chosen(const LayerShape& shape, const Geometry& geometry, const Devi
                         chosen_scores,
                         window_weight,
                         out};
-  with_shape(shape, [&]<class Element, int kHeadDim>() {
-    const auto kernel = attend_chosen_kernel<Element, kHeadDim>;
-    constexpr int kBytes = sizeof(ChosenShared<kHeadDim>);
-    ringmark::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-                          "reserve shared memory for the chosen chunks");
-    kernel<<<resident_blocks(grid.tiles()), kThreads, kBytes, stream>>>(call);
-    ringmark::cuda::check_launch("hopper::attend_chosen");
-  });
+  launch_attend<ChosenPass>("hopper::attend_chosen", shape, call, stream);
 }
 
 }  // namespace ringmark::kernels::cuda::hopper

@@ -1,12 +1,8 @@
 // Window and sinks of 128 rows at a time, exactly: online softmax over the chunks that any of the rows sees.
 // Arithmetic limit: 1024 tensor core cycles a chunk at head_dim 128, against 512 for its exponentials; 32 KiB from L2.
 #include "kernels/cuda/hopper/attend.h"
-#include "kernels/cuda/hopper/attend_pipeline.cuh"
-#include "kernels/cuda/hopper/attend_tile.cuh"
-#include "kernels/cuda/hopper/block_ring.cuh"
-#include "kernels/cuda/hopper/query_tile.cuh"
+#include "kernels/cuda/hopper/attend_kernel.cuh"
 #include "kernels/cuda/hopper/softmax.cuh"
-#include "kernels/cuda/hopper/tile_queue.cuh"
 #include "kernels/cuda/hopper/window_chunks.cuh"
 
 namespace ringmark::kernels::cuda::hopper {
@@ -23,44 +19,9 @@ struct WindowCall {
   float* lse;
 };
 
-template <int kHeadDim>
-struct WindowShared {
-  BlockRing<WindowItem, kHeadDim> ring;
-  QueryTile<kHeadDim> queries;
-  TileQueue tiles;
-
-  __device__ void init() {
-    ring.init();
-    queries.init();
-    tiles.init();
-  }
-};
-
-template <class Ring>
-__device__ void load_blocks(Ring& ring, TileReader tiles, const WindowCall& call) {
-  const int lane = threadIdx.x % 32;
-  RingWriter writer(ring);
-  Tile tile;
-  while (tiles.next(tile)) {
-    writer.start_tile();
-    const WindowChunks chunks(call.grid, call.geometry, tile);
-    ChunkRun run = chunks.next_run(0);
-    do {
-      const int count = min(run.end - run.first, 32);
-      const std::int32_t chunk = run.first + (lane < count ? lane : 0);
-      const std::byte* block = call.blocks.table[std::int64_t{chunk} * call.grid.kv_heads + tile.kv_head];
-      WindowItem item = chunks.item(chunk);
-      run.first += count;
-      if (run.empty()) run = chunks.next_run(run.end);
-      item.last = lane + 1 == count && run.empty();
-      writer.push(count, item, block);
-    } while (!run.empty());
-  }
-}
-
 class WindowWeights {
  public:
-  __device__ WindowWeights(const WindowCall& call, const Tile& tile, int half) : softmax_(call.scale * kLog2OfE) {
+  __device__ WindowWeights(const WindowCall& call, const Tile& tile, int half) : softmax_(call.scale * kLog2E) {
     const int valid_queries = call.grid.valid_queries(tile, half);
     const RowGeometry* rows = call.geometry.rows + call.grid.first_query(tile, half);
 #pragma unroll
@@ -93,74 +54,56 @@ class WindowWeights {
   OnlineSoftmax softmax_;
 };
 
-template <int kHeadDim>
-__device__ void store(const WindowCall& call, const Tile& tile, int half, OnlineSoftmax& softmax,
-                      const float (&out)[kHeadDim / 2]) {
-  softmax.finish();
-  const int valid_queries = call.grid.valid_queries(tile, half);
+struct WindowPass {
+  using Call = WindowCall;
+  using Item = WindowItem;
+  using Weights = WindowWeights;
+
+  template <class Ring>
+  __device__ static void load_blocks(Ring& ring, TileReader tiles, const Call& call) {
+    const int lane = threadIdx.x % 32;
+    RingWriter writer(ring);
+    Tile tile;
+    while (tiles.next(tile)) {
+      writer.start_tile();
+      const WindowChunks chunks(call.grid, call.geometry, tile);
+      ChunkRun run = chunks.next_run(0);
+      do {
+        const int count = min(run.end - run.first, 32);
+        const std::int32_t chunk = run.first + (lane < count ? lane : 0);
+        const std::byte* block = call.blocks.table[std::int64_t{chunk} * call.grid.kv_heads + tile.kv_head];
+        WindowItem item = chunks.item(chunk);
+        run.first += count;
+        if (run.empty()) run = chunks.next_run(run.end);
+        item.last = lane + 1 == count && run.empty();
+        writer.push(count, item, block);
+      } while (!run.empty());
+    }
+  }
+
+  template <int kHeadDim>
+  __device__ static void store(const Call& call, const Tile& tile, int half, Weights& weights,
+                               const float (&out)[kHeadDim / 2]) {
+    OnlineSoftmax& softmax = weights.softmax();
+    softmax.finish();
+    const int valid_queries = call.grid.valid_queries(tile, half);
 #pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const bool valid = thread_row(e) >> call.grid.group_shift < valid_queries;
-    const std::int64_t at = call.grid.row_and_head(tile, half, thread_row(e));
-    const float normaliser = softmax.normaliser(e), lse = softmax.lse(e);
-    float* row = call.out + at * kHeadDim + threadIdx.x % 4 * 2;
-    if (valid) {
+    for (int e = 0; e < 2; ++e) {
+      const bool valid = thread_row(e) >> call.grid.group_shift < valid_queries;
+      const std::int64_t at = call.grid.row_and_head(tile, half, thread_row(e));
+      const float normaliser = softmax.normaliser(e), lse = softmax.lse(e);
+      float* row = call.out + at * kHeadDim + threadIdx.x % 4 * 2;
+      if (valid) {
 #pragma unroll
-      for (int j = 0; j < kHeadDim / 8; ++j) {
-        const float2 pair = {out[4 * j + 2 * e] * normaliser, out[4 * j + 2 * e + 1] * normaliser};
-        *reinterpret_cast<float2*>(row + 8 * j) = pair;
+        for (int j = 0; j < kHeadDim / 8; ++j) {
+          const float2 pair = {out[4 * j + 2 * e] * normaliser, out[4 * j + 2 * e + 1] * normaliser};
+          *reinterpret_cast<float2*>(row + 8 * j) = pair;
+        }
+        call.lse[at] = lse;  // by the whole quad: one branch less
       }
-      call.lse[at] = lse;  // by the whole quad: one branch less
     }
   }
-}
-
-template <class Element, int kHeadDim>
-__device__ void attend_tiles(WindowShared<kHeadDim>& shared, const WindowCall& call, int half) {
-  RingReader reader(shared.ring, half);
-  TileReader tiles(shared.tiles, call.grid);
-  Tile tile;
-  while (tiles.next(tile)) {
-    WindowWeights weights(call, tile, half);
-    std::uint32_t queries[kHeadDim / 16][4];
-    wait_barrier(&shared.queries.full[half], tiles.parity());
-    shared.queries.read(half, queries);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&shared.queries.empty[half]);
-
-    float out[kHeadDim / 2] = {};
-    reader.start_tile();
-    ChunkPipeline<Element, kHeadDim, decltype(reader), WindowWeights>(reader, weights, queries, out).run();
-    store<kHeadDim>(call, tile, half, weights.softmax(), out);
-  }
-}
-
-template <class Element, int kHeadDim>
-__global__ __launch_bounds__(kThreads, 1) void attend_window_kernel(const __grid_constant__ WindowCall call) {
-  extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<WindowShared<kHeadDim>*>(memory);
-  if (threadIdx.x == 0) {
-    shared.init();
-    fence_barrier_init();
-  }
-  __syncthreads();
-  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / kWarpgroupThreads, 0);
-  if (warpgroup == 0) {
-    give_registers<kLoaderRegisters>();
-    const int warp = threadIdx.x / 32;
-    const TileReader tiles(shared.tiles, call.grid);
-    if (warp < kHalves) {
-      shared.queries.load_tiles(tiles, call.grid, warp, call.queries);
-    } else if (warp == kHalves) {
-      load_blocks(shared.ring, tiles, call);
-    } else if (threadIdx.x % 32 == 0) {
-      shared.tiles.serve(call.grid, call.tile_counter);
-    }
-  } else {
-    take_registers<kConsumerRegisters>();
-    attend_tiles<Element, kHeadDim>(shared, call, warpgroup - 1);
-  }
-}
+};
 
 }  // namespace
 
@@ -169,14 +112,7 @@ void attend_window(const LayerShape& shape, const Geometry& geometry, const Devi
   if (rows.empty()) return;
   const WindowCall call{
       TileGrid(shape, rows), fresh_tile_counter(stream), geometry, blocks, queries, shape.scale, out, lse};
-  with_shape(shape, [&]<class Element, int kHeadDim>() {
-    const auto kernel = attend_window_kernel<Element, kHeadDim>;
-    constexpr int kBytes = sizeof(WindowShared<kHeadDim>);
-    ringmark::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-                          "reserve shared memory for the window");
-    kernel<<<resident_blocks(call.grid.tiles()), kThreads, kBytes, stream>>>(call);
-    ringmark::cuda::check_launch("hopper::attend_window");
-  });
+  launch_attend<WindowPass>("hopper::attend_window", shape, call, stream);
 }
 
 }  // namespace ringmark::kernels::cuda::hopper

@@ -21,7 +21,7 @@ class RowScores {
   }
   // exp of the next score.
   __device__ float take() {
-    const float weight = exp2_approximate(score_ * kLog2OfE);
+    const float weight = exp2_approximate(score_ * kLog2E);
     ++taken_;
     fetch();
     return weight;

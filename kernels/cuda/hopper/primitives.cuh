@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace ringmark::kernels::cuda::hopper {
+#include "kernels/cuda/shared_memory.cuh"
 
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
+namespace ringmark::kernels::cuda::hopper {
 
 // ---- mbarriers: 8 bytes of shared memory each -------------------------------------------------------------------
 

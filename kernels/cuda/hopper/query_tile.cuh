@@ -41,8 +41,8 @@ struct QueryTile {
 #pragma unroll 4
       for (int r = lane / kPieces; r < valid_rows; r += 32 / kPieces) {
         const std::int64_t offset = grid.row_and_head({}, 0, r) - grid.row_and_head({}, 0, 0);
-        copy_16_bytes(target + static_cast<std::uint32_t>(r * 128 + (piece % 8 ^ r % 8) * 16),
-                      source + offset * kRowBytes);
+        copy_async(target + static_cast<std::uint32_t>(r * 128 + (piece % 8 ^ r % 8) * 16),
+                   source + offset * kRowBytes);
       }
       arrive_when_copied(&full[half]);
     }
@@ -55,18 +55,11 @@ struct QueryTile {
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
       const int piece = k % 4 * 2 + lane / 16;
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(operands[k][0]), "=r"(operands[k][1]), "=r"(operands[k][2]), "=r"(operands[k][3])
-                   : "r"(row + k / 4 * kHalfRows * 128 + (piece ^ lane % 8) * 16)
-                   : "memory");
+      load_matrices(operands[k], row + k / 4 * kHalfRows * 128 + (piece ^ lane % 8) * 16);
     }
   }
 
  private:
-  __device__ static void copy_16_bytes(std::uint32_t target, const std::byte* source) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(__cvta_generic_to_global(source))
-                 : "memory");
-  }
   // This thread's arrival comes when all its copies have.
   __device__ static void arrive_when_copied(std::uint64_t* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");

@@ -4,30 +4,15 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/hopper/primitives.cuh"
+#include "kernels/cuda/exp2.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace ringmark::kernels::cuda::hopper {
 
-inline constexpr float kLog2OfE = 1.44269504088896340736f;
 // Below any score, yet finite: differences with it are no NaN.
 inline constexpr float kScoreFloor = -1e30f;
 // The largest weight of a row is 2^kLift: fp16 then holds weights down to 2^-29 of it in full and to 2^-39 at all.
 inline constexpr float kLift = 15.0f;
-
-__device__ inline float exp2_approximate(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
-  return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
-}
 
 // Hides the keys of row e outside [begin, end[e]).
 __device__ inline void hide_keys(float (&scores)[32], int begin, const int (&end)[2]) {
@@ -85,7 +70,7 @@ class OnlineSoftmax {
   // Whether a row of this warp must rescale, or has NaN.
   __device__ bool rescales() const {
     const bool settled = factor_[0] == 1.0f && factor_[1] == 1.0f && sum_[0] >= 0.0f && sum_[1] >= 0.0f;
-    return __any_sync(0xFFFFFFFFu, !settled);
+    return __any_sync(kAllLanes, !settled);
   }
   // Output accumulated before the last chunk, made relative to its subtrahend.
   template <int kCount>
@@ -100,9 +85,7 @@ class OnlineSoftmax {
   }
   // A row without a key has sum 0.
   __device__ float normaliser(int e) const { return sum_[e] == 0.0f ? 0.0f : 1.0f / sum_[e]; }
-  __device__ float lse(int e) const {
-    return sum_[e] == 0.0f ? -INFINITY : top_[e] * (1.0f / kLog2OfE) + logf(sum_[e]);
-  }
+  __device__ float lse(int e) const { return sum_[e] == 0.0f ? -INFINITY : top_[e] * (1.0f / kLog2E) + logf(sum_[e]); }
 
  private:
   float log2_scale_;
@@ -125,7 +108,7 @@ class ChunkSoftmax {
   __device__ void skip() { sum_[0] = sum_[1] = 1.0f; }
 
   // Whether a row of this warp has no key, or NaN.
-  __device__ bool unusual() const { return __any_sync(0xFFFFFFFFu, !(sum_[0] > 0.0f && sum_[1] > 0.0f)); }
+  __device__ bool unusual() const { return __any_sync(kAllLanes, !(sum_[0] > 0.0f && sum_[1] > 0.0f)); }
 
   __device__ void weigh(float (&scores)[32], const float (&weight)[2]) const {
 #pragma unroll

@@ -99,7 +99,7 @@ class ChosenWalk {
 __device__ void weigh_row(BlockScores& s, int i, float factor, float score) {
   const float top = row_max(s, i) * factor;
   const float sum = quad_sum(exponentiate(s, i, factor, top == -kInfinity ? 0.0f : top));
-  const float weight = sum > 0.0f ? exp2_fast(score * kLog2E) * 0x1p15f / sum : 0.0f;
+  const float weight = sum > 0.0f ? exp2_approximate(score * kLog2E) * 0x1p15f / sum : 0.0f;
 #pragma unroll
   for (int n = 0; n < kChunk / 8; ++n) {
     s[n][2 * i] *= weight;

@@ -96,11 +96,11 @@ struct RunningSum {
     float terms = 0.0f;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      terms += exp2_fast((tame(scores[n][2 * i]) - larger) * kLog2E);
-      terms += exp2_fast((tame(scores[n][2 * i + 1]) - larger) * kLog2E);
+      terms += exp2_approximate((tame(scores[n][2 * i]) - larger) * kLog2E);
+      terms += exp2_approximate((tame(scores[n][2 * i + 1]) - larger) * kLog2E);
     }
     if (!(terms < kInfinity)) return false;
-    sum = sum * exp2_fast((top - larger) * kLog2E) + terms;
+    sum = sum * exp2_approximate((top - larger) * kLog2E) + terms;
     top = larger;
     return true;
   }
@@ -173,7 +173,7 @@ __device__ void write_sums(const Arguments& a, const LaneRows& rows, std::int64_
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float top = quad_max(sums[i].top);
-    const float sum = quad_sum(top == -kInfinity ? 0.0f : sums[i].sum * exp2_fast((sums[i].top - top) * kLog2E));
+    const float sum = quad_sum(top == -kInfinity ? 0.0f : sums[i].sum * exp2_approximate((sums[i].top - top) * kLog2E));
     if (rows.pair[i] >= 0 && lane_id() % 4 == 0) a.lists.sum[first_pair + rows.pair[i]] = make_float2(top, sum);
   }
 }

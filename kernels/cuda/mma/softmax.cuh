@@ -37,8 +37,8 @@ __device__ inline float exponentiate(BlockScores& s, int i, float factor, float 
   float sum = 0.0f;
 #pragma unroll
   for (int n = 0; n < kChunk / 8; ++n) {
-    s[n][2 * i] = exp2_fast(fmaf(s[n][2 * i], factor, -base));
-    s[n][2 * i + 1] = exp2_fast(fmaf(s[n][2 * i + 1], factor, -base));
+    s[n][2 * i] = exp2_approximate(fmaf(s[n][2 * i], factor, -base));
+    s[n][2 * i + 1] = exp2_approximate(fmaf(s[n][2 * i + 1], factor, -base));
     sum += s[n][2 * i] + s[n][2 * i + 1];
   }
   return sum;
@@ -57,7 +57,7 @@ struct OnlineSoftmax {
     for (int i = 0; i < 2; ++i) {
       const float larger = fmaxf(top[i], row_max(s, i) * factor);
       const float base = larger == -kInfinity ? 0.0f : larger;
-      rescale[i] = exp2_fast(top[i] - base);
+      rescale[i] = exp2_approximate(top[i] - base);
       top[i] = larger;
       sum[i] = sum[i] * rescale[i] + exponentiate(s, i, factor, base - kLift);
     }

@@ -3,99 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <sstream>
 #include <thread>
 
-#include "kernels/attend_chunks.h"
 #include "kernels/attend_window.h"
 #include "kernels/cuda/hopper/attend.h"
-#include "tests/kernels/cuda/device_case.h"
-#include "tests/kernels/random_selection.h"
+#include "tests/kernels/cuda/chosen_case.h"
 
 namespace ringmark::kernels::cuda {
 namespace {
 
-// Weights are fp16 in every layer: 2^-12 of values up to 5.
-constexpr double kOutBound = 1.5e-3;
-constexpr double kMeanBound = 6e-5;
-constexpr double kLseBound = 2e-5;
-
 int host_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-
-double mean_difference(const std::vector<float>& got, const std::vector<float>& want) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < got.size(); ++i) sum += std::fabs(double{got[i]} - double{want[i]});
-  return sum / static_cast<double>(got.size());
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-void expect_close(const AttentionProblem& p, const Results& got, const Results& want) {
-  EXPECT_EQ(first_differences(got.out, want.out, p.heads, p.head_dim, kOutBound), "");
-  EXPECT_LE(mean_difference(got.out, want.out), kMeanBound);
-}
-
-std::string words(const AttentionProblem& p, const AttentionPolicy& policy) {
-  std::ostringstream text;
-  text << name_of(p.dtype) << " d " << p.head_dim << " group " << p.group() << " tokens " << p.tokens << " slots "
-       << p.landmark_slots << " window " << policy.window << " sinks " << policy.sinks << " topk " << policy.topk
-       << " documents";
-  for (const std::int64_t start : p.cu_seqlens) text << ' ' << start;
-  return text.str();
-}
-
-AttentionProblem problem_of(DType dtype, std::int64_t head_dim, std::int64_t group, std::int64_t tokens,
-                            std::mt19937_64& random) {
-  AttentionProblem problem;
-  problem.dtype = dtype;
-  problem.head_dim = head_dim;
-  problem.kv_heads = group == 16 ? 1 : 2;
-  problem.heads = problem.kv_heads * group;
-  problem.tokens = tokens;
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  problem.landmark_slots = pick<int>(random, {0, 1}) == 1;
-  if (pick<int>(random, {0, 1}) == 0) {
-    std::vector<std::int64_t> cuts = {0, tokens};
-    for (int i = 0; i < 4; ++i) cuts.push_back(std::uniform_int_distribution<std::int64_t>(0, tokens)(random));
-    std::sort(cuts.begin(), cuts.end());
-    problem.cu_seqlens = cuts;
-  }
-  return problem;
-}
-
-AttentionPolicy policy_of(const AttentionProblem& problem, std::mt19937_64& random) {
-  AttentionPolicy policy;
-  policy.window = pick<std::int64_t>(random, {0, 1, 64, 100, problem.tokens + 1});
-  policy.sinks = pick<std::int64_t>(random, {0, 0, 1, 4, 66});
-  policy.topk = pick<std::int64_t>(random, {1, 3, 8, 64});
-  return policy;
-}
-
-// Calls check(problem, random) for every type, width and group, each with some of the token counts.
-template <class Check>
-void for_shapes(std::uint64_t seed, Check check) {
-  std::mt19937_64 random(seed);
-  for (const DType dtype : {DType::kBfloat16, DType::kFloat16}) {
-    for (const std::int64_t head_dim : {64, 128}) {
-      for (const std::int64_t group : {1, 2, 4, 8, 16}) {
-        for (const std::int64_t tokens : {1, 63, 64, 65, 129, 331, 700}) {
-          check(problem_of(dtype, head_dim, group, tokens, random), random);
-          if (testing::Test::HasFailure()) return;
-        }
-      }
-    }
-  }
-}
-
-std::vector<std::int64_t> random_cuts(std::int64_t rows, std::mt19937_64& random) {
-  std::vector<std::int64_t> cuts = {0};
-  while (cuts.back() < rows) {
-    cuts.push_back(std::uniform_int_distribution<std::int64_t>(cuts.back() + 1, rows)(random));
-  }
-  return cuts;
-}
 
 Results window_on_cpu(const AttentionCase& c) {
   Results results(c.problem, c.problem.tokens);
@@ -111,25 +28,25 @@ void attend_window(DeviceCase& device, RowRange rows) {
 
 TEST(HopperAttendWindow, random_problems_match_the_cpu) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kHopper);
-  for_shapes(1, [](const AttentionProblem& problem, std::mt19937_64& random) {
-    const AttentionCase c(problem, policy_of(problem, random), random());
-    SCOPED_TRACE(words(problem, c.policy));
+  for_shapes(1, [](const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed) {
+    const AttentionCase c(problem, policy, seed);
+    SCOPED_TRACE(words(c));
     DeviceCase device(c, Path::kHopper);
     attend_window(device, device.all());
     const Results got = device.results(c), want = window_on_cpu(c);
-    expect_close(problem, got, want);
+    expect_close(problem, got.out, want.out);
     EXPECT_EQ(first_differences(got.lse, want.lse, problem.heads, 1, kLseBound), "");
   });
 }
 
 TEST(HopperAttendWindow, bits_do_not_depend_on_the_range) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kHopper);
-  for_shapes(2, [](const AttentionProblem& problem, std::mt19937_64& random) {
-    const AttentionCase c(problem, policy_of(problem, random), random());
-    SCOPED_TRACE(words(problem, c.policy));
+  for_shapes(2, [](const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed) {
+    AttentionCase c(problem, policy, seed);
+    SCOPED_TRACE(words(c));
     DeviceCase whole(c, Path::kHopper), parts(c, Path::kHopper);
     attend_window(whole, whole.all());
-    const std::vector<std::int64_t> cuts = random_cuts(problem.tokens, random);
+    const std::vector<std::int64_t> cuts = random_cuts(problem.tokens, c.random);
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) attend_window(parts, {cuts[i], cuts[i + 1]});
     const Results a = whole.results(c), b = parts.results(c);
     EXPECT_EQ(first_differences(b.out, a.out, problem.heads, problem.head_dim, 0.0), "");
@@ -140,15 +57,15 @@ TEST(HopperAttendWindow, bits_do_not_depend_on_the_range) {
 // A rank may hold distant pieces of the sequence; a tile may then see distant chunks.
 TEST(HopperAttendWindow, rows_may_come_in_any_order_of_tokens) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kHopper);
-  for_shapes(3, [](const AttentionProblem& problem, std::mt19937_64& random) {
-    AttentionCase c(problem, policy_of(problem, random), random());
-    SCOPED_TRACE(words(problem, c.policy));
+  for_shapes(3, [](const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed) {
+    AttentionCase c(problem, policy, seed);
+    SCOPED_TRACE(words(c));
     DeviceCase device(c, Path::kHopper);
     attend_window(device, device.all());
     const Results ordered = device.results(c);
 
     std::vector<TokenId> tokens = c.tokens;
-    const auto piece = static_cast<std::ptrdiff_t>(random() % tokens.size());
+    const auto piece = static_cast<std::ptrdiff_t>(c.random() % tokens.size());
     std::rotate(tokens.begin(), tokens.begin() + piece, tokens.end());
     const std::int64_t floats = problem.heads * problem.head_dim;
     std::vector<float> values = AttentionCase::all_rows(c.queries);
@@ -182,88 +99,10 @@ TEST(HopperAttendWindow, a_long_dense_problem_matches_the_cpu) {
     DeviceCase device(c, Path::kHopper);
     attend_window(device, device.all());
     const Results got = device.results(c), want = window_on_cpu(c);
-    expect_close(problem, got, want);
+    expect_close(problem, got.out, want.out);
     EXPECT_EQ(first_differences(got.lse, want.lse, problem.heads, 1, 1e-4), "");
   }
 }
-
-// A selection with scores and window results of its own.
-struct ChosenCase : AttentionCase {
-  ChosenCase(const AttentionProblem& p, const AttentionPolicy& wanted, std::uint64_t seed)
-      : AttentionCase(p, wanted, seed), selection(p.tokens, p.kv_heads, wanted.topk), window(p, p.tokens) {
-    landmarks.shape = {p.heads, 1, p.head_dim};
-    records = normal_floats(random, grid.chunk_count() * landmarks.shape.record_floats());
-    for (std::int64_t chunk = 0; chunk < grid.chunk_count(); ++chunk) {
-      landmarks.records.push_back(records.data() + chunk * landmarks.shape.record_floats());
-    }
-    for (std::int64_t row = 0; row < p.tokens; ++row) {
-      for (std::int64_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) choose(row, kv_head);
-    }
-    window.out = normal_floats(random, static_cast<std::int64_t>(window.out.size()));
-    window.lse = normal_floats(random, static_cast<std::int64_t>(window.lse.size()));
-    empty_windows();
-    weigh();
-  }
-
-  void choose(std::int64_t row, std::int64_t kv_head) {
-    choose_at_random(grid, random, 1, row, kv_head, selection,
-                     [&] { return static_cast<std::size_t>(selection.topk); });
-  }
-
-  // Some rows saw no key in their window; what stands in their output must not matter.
-  void empty_windows() {
-    for (std::int64_t row = 0; row < problem.tokens; row += 7) {
-      for (std::int64_t head = 0; head < problem.heads; ++head) {
-        if (selection.chosen(row, head / problem.group()).empty()) continue;
-        const std::int64_t at = row * problem.heads + head;
-        window.lse[static_cast<std::size_t>(at)] = kMinusInfinity;
-        std::fill_n(window.out.begin() + at * problem.head_dim, problem.head_dim, kNaN);
-      }
-    }
-  }
-
-  // As weigh_chunks does it.
-  void weigh() {
-    scores.assign(static_cast<std::size_t>(problem.tokens * problem.heads * selection.topk), kMinusInfinity);
-    window_weight.assign(static_cast<std::size_t>(problem.tokens * problem.heads), 1.0f);
-    for (std::int64_t row = 0; row < problem.tokens; ++row) {
-      for (std::int64_t head = 0; head < problem.heads; ++head) {
-        const auto chosen = selection.chosen(row, head / problem.group());
-        if (chosen.empty()) continue;
-        const std::vector<float> query = queries.row(row, head);
-        const auto at = static_cast<std::size_t>(row * problem.heads + head);
-        std::vector<double> of_chunks;
-        double total = std::exp(double{window.lse[at]});
-        for (const std::int32_t chunk : chosen) {
-          const float* record = landmarks.of(ChunkId(chunk));
-          const float* key = record + head * problem.head_dim;
-          of_chunks.push_back(double{record[landmarks.shape.bias_offset() + head]} +
-                              double{problem.scale} * dot(query, {key, key + problem.head_dim}));
-          total += std::exp(of_chunks.back());
-        }
-        for (std::size_t slot = 0; slot < of_chunks.size(); ++slot) {
-          scores[at * static_cast<std::size_t>(selection.topk) + slot] =
-              static_cast<float>(of_chunks[slot] - std::log(total));
-        }
-        window_weight[at] = static_cast<float>(std::exp(double{window.lse[at]}) / total);
-      }
-    }
-  }
-
-  Results on_cpu() const {
-    Results results = window;
-    attend_chunks(problem, grid, queries.view(), queries.view(), selection, all(), blocks.table(), landmarks,
-                  results.out_view(), results.lse_view(), host_threads());
-    return results;
-  }
-
-  std::vector<float> records;
-  LandmarkRecords landmarks;
-  Selection selection;
-  Results window;
-  std::vector<float> scores;
-  std::vector<float> window_weight;
-};
 
 // The union plan of a range, by the plainest reading of its definition.
 struct HostPlan {
@@ -306,12 +145,11 @@ struct HostPlan {
 };
 
 // Results over the given cuts of the rows, one call each.
-Results chosen_on_device(const ChosenCase& c, const std::vector<std::int64_t>& cuts) {
+std::vector<float> chosen_on_device(const ChosenCase& c, const std::vector<std::int64_t>& cuts) {
   DeviceCase device(c, Path::kHopper);
   const auto scores = upload(c.scores, device.stream);
   const auto window_weight = upload(c.window_weight, device.stream);
   device.out.upload(c.window.out.data(), device.out.size(), device.stream);
-  device.lse.upload(c.window.lse.data(), device.lse.size(), device.stream);
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     const RowRange rows{cuts[i], cuts[i + 1]};
     const HostPlan plan(c, rows, device.stream);
@@ -320,27 +158,27 @@ Results chosen_on_device(const ChosenCase& c, const std::vector<std::int64_t>& c
                           device.stream);
     device.stream.wait();
   }
-  return device.results(c);
+  return download(device.out, device.stream);
 }
 
-TEST(HopperAttendChosen, random_problems_match_the_cpu) {
+TEST(HopperAttendChosen, random_problems_match_fp64) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kHopper);
-  for_shapes(5, [](const AttentionProblem& problem, std::mt19937_64& random) {
-    const ChosenCase c(problem, policy_of(problem, random), random());
-    SCOPED_TRACE(words(problem, c.policy));
-    expect_close(problem, chosen_on_device(c, {0, problem.tokens}), c.on_cpu());
+  for_shapes(5, [](const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed) {
+    const ChosenCase c(problem, policy, seed);
+    SCOPED_TRACE(words(c));
+    expect_close(problem, chosen_on_device(c, {0, problem.tokens}), c.exact_mixture().out);
   });
 }
 
 TEST(HopperAttendChosen, bits_do_not_depend_on_the_range) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kHopper);
-  for_shapes(6, [](const AttentionProblem& problem, std::mt19937_64& random) {
-    const ChosenCase c(problem, policy_of(problem, random), random());
-    SCOPED_TRACE(words(problem, c.policy));
-    const Results whole = chosen_on_device(c, {0, problem.tokens});
-    const Results parts = chosen_on_device(c, random_cuts(problem.tokens, random));
-    EXPECT_EQ(first_differences(parts.out, whole.out, problem.heads, problem.head_dim, 0.0), "");
-    EXPECT_TRUE(same_bits(parts.out, whole.out));
+  for_shapes(6, [](const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed) {
+    ChosenCase c(problem, policy, seed);
+    SCOPED_TRACE(words(c));
+    const std::vector<float> whole = chosen_on_device(c, {0, problem.tokens});
+    const std::vector<float> parts = chosen_on_device(c, random_cuts(problem.tokens, c.random));
+    EXPECT_EQ(first_differences(parts, whole, problem.heads, problem.head_dim, 0.0), "");
+    EXPECT_TRUE(same_bits(parts, whole));
   });
 }
 
@@ -348,12 +186,11 @@ TEST(HopperAttendChosen, rows_without_a_chosen_chunk_and_rows_out_of_range_stay_
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kHopper);
   const AttentionProblem problem{.tokens = 600, .heads = 8, .kv_heads = 2, .head_dim = 128, .cu_seqlens = {}};
   const ChosenCase c(problem, {.window = 100, .topk = 3}, 7);
-  const Results results = chosen_on_device(c, {37, 555});
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(results.out.size()); ++i) {
-    const std::int64_t row = i / 8 / 128;
-    const bool untouched = row < 37 || row >= 555 || c.selection.chosen(row, i / 128 % 8 / 4).empty();
-    const auto at = static_cast<std::size_t>(i);
-    ASSERT_EQ(std::memcmp(&results.out[at], &c.window.out[at], sizeof(float)) == 0, untouched) << "row " << row;
+  const std::vector<float> out = chosen_on_device(c, {37, 555});
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i / 1024), head = static_cast<std::int64_t>(i / 128 % 8);
+    const bool untouched = row < 37 || row >= 555 || c.selection.chosen(row, head / 4).empty();
+    ASSERT_EQ(std::memcmp(&out[i], &c.window.out[i], sizeof(float)) == 0, untouched) << "row " << row;
   }
 }
 
