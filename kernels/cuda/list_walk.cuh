@@ -43,33 +43,39 @@ struct PickedChunks {
   }
 };
 
-// Puts the lane's own list in order of scores. Quick when it is in order already. False when a score is NaN or
-// infinite.
-__device__ inline bool sort_list(Candidate* list, int capacity) {
+// Unused ones, with chunk -1 and score -inf, come last.
+__device__ inline bool comes_after(const Candidate& a, const Candidate& b) {
+  return a.score < b.score ||
+         (a.score == b.score && static_cast<std::uint32_t>(a.chunk) > static_cast<std::uint32_t>(b.chunk));
+}
+
+// Puts the lane's own list in order: of scores, equal ones by chunk. Quick when it is in order already; equal
+// approximate scores may stand as they are. False when a score is NaN or infinite.
+__device__ inline bool sort_list(Candidate* list, int capacity, bool exact) {
   bool in_order = true;
   float before = list[0].score;
   bool numbers = before == before;
 #pragma unroll 4
   for (int i = 1; i < capacity; ++i) {
     const float score = list[i].score;
-    in_order = in_order && score <= before;  // no NaN, then
+    in_order = in_order && (exact ? score < before : score <= before);  // no NaN, then
     before = score;
   }
   for (int i = 1; !in_order && i < capacity; ++i) {
     const Candidate candidate = list[i];
     numbers = numbers && candidate.score == candidate.score;
     int place = i;
-    for (; place > 0 && list[place - 1].score < candidate.score; --place) list[place] = list[place - 1];
+    for (; place > 0 && comes_after(list[place - 1], candidate); --place) list[place] = list[place - 1];
     list[place] = candidate;
   }
   return numbers && list[0].score < __builtin_huge_valf();
 }
 
 struct ListWalk {
-  const Candidate* list;  // in order of scores
-  float* scores;          // of the group's picks by this head, as far as the walk finds them
-  float normaliser;
-  int capacity;
+  const Candidate* list = nullptr;  // in order
+  float* scores = nullptr;          // of the group's picks by this head, as far as the walk finds them
+  float normaliser = 0.0f;
+  int capacity = 0;
   int at = 0;
   int known = 0;            // how many of `scores`
   std::int32_t chunk = -1;  // of the front; -1 at the end

@@ -1,8 +1,9 @@
 // Scoring on the device, in two steps that together give exactly the choice of the CPU:
 //   1. approximate: tensor cores score every eligible chunk with two-term landmarks; per (row, query head) the best
 //      candidates and the lse of all scores stay, no score leaves the chip;
-//   2. settle: the group rank picks the chunks where the gap at the K-th place is larger than the error bound; the
-//      other (row, kv head) pairs, few, are scored exactly (fp32 chains and LogSum of the CPU).
+//   2. settle: the group rank picks the chunks where the gap at the K-th place is larger than the error bound. Where it
+//      is not, the listed candidates are scored exactly, which settles about half of these (row, kv head) pairs; the
+//      others are scored exactly with all their chunks (fp32 chains and LogSum of the CPU).
 #pragma once
 
 #include "kernels/cuda/landmarks.h"
@@ -41,11 +42,13 @@ struct ScoringItem {
 // selection      [rows of the rank, Hkv, topk]: chosen chunks, ids ascending, -1 at the end
 // chosen_scores  [rows of the rank, H, topk]: score of the chunk in the same slot of the head's kv head (approximate
 //                to the bound); -inf in unused slots
-// open, open_count  receives the pairs that step 1 cannot settle; their selection is not written. Room for every pair.
+// records        by chunk, as in score_exactly
+// open, open_count  receives the pairs that this cannot settle; their selection is not written. Room for every pair.
 // They are put behind those that *open_count says are there: clear it before the first range. In no order.
 void settle_choices(const LayerShape& shape, const std::byte* queries, RowRange rows, const LandmarkTiles& tiles,
-                    const ApproximateLists& lists, const float* lse_window, std::int32_t* selection,
-                    float* chosen_scores, ScoringItem* open, unsigned long long* open_count, cudaStream_t stream);
+                    const float* const* records, const ApproximateLists& lists, const float* lse_window,
+                    std::int32_t* selection, float* chosen_scores, ScoringItem* open, unsigned long long* open_count,
+                    cudaStream_t stream);
 
 // Exact lists: for item n, heads of its group g: candidates [n, group, topk] in contract order (score descending, chunk
 // ascending, unused chunk -1) and sums [n, group]: bit for bit those of kernels::score_chunks. Any shape, dtype,

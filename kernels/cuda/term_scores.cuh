@@ -1,5 +1,5 @@
 // Scores from the two terms of landmarks (LandmarkTiles), as far off as those of step 1: one warp multiplies the
-// landmarks of 16 chunks, gathered straight into the operand registers of the matrix units, with one query.
+// landmarks of 16 chunks, gathered straight into the operand registers of the matrix units, with the queries of 8 rows.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -31,35 +31,58 @@ struct TermRow {
   }
 };
 
-// The scores of two chunks a lane: of row lane / 4 and of row lane / 4 + 8. The channels of a step may be any, as long
-// as both operands agree: a lane takes eight that stand together.
-//
-// query   head_dim elements, all at most `largest`
-// factor  what a product is multiplied with
+// The queries of eight rows: those of row lane / 4. The channels of a step may be any, as long as both operands agree:
+// a lane takes eight that stand together.
 template <DType kDType, int kHalves>
-__device__ float2 scores_of_terms(const TermRow& upper, const TermRow& lower, const std::byte* query, float largest,
-                                  float factor, int lane) {
-  const PowerOfTwo power = kDType == DType::kBfloat16 ? fp16_scale(largest) : PowerOfTwo{1.0f, 1.0f};
-  float sum[4] = {};
-#pragma unroll 1  // eight loads of a lane at a time: more would take registers that warps need
+struct QueryColumns {
+  uint4 columns[kHalves][2];
+  float2 factors;  // what products with rows 2 (lane % 4) and the next are multiplied with
+
+  // query   the lane's row: head_dim elements, all at most `largest`
+  // factor  of products with the queries as they are
+  __device__ QueryColumns(const std::byte* query, float largest, float factor, int lane) {
+    const PowerOfTwo power = kDType == DType::kBfloat16 ? fp16_scale(largest) : PowerOfTwo{1.0f, 1.0f};
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        uint4 q = *reinterpret_cast<const uint4*>(query + half * 128 + (4 * block + lane % 4) * 16);
+        if constexpr (kDType == DType::kBfloat16) {
+          q = {scaled_halves(q.x, power.scale), scaled_halves(q.y, power.scale), scaled_halves(q.z, power.scale),
+               scaled_halves(q.w, power.scale)};
+        }
+        columns[half][block] = q;
+      }
+    }
+    const float own = factor * power.inverse;
+    factors = {__shfl_sync(kAllLanes, own, lane % 4 * 8), __shfl_sync(kAllLanes, own, lane % 4 * 8 + 4)};
+  }
+};
+
+// scores[2 i + j]: of chunk lane / 4 + 8 i, whose terms are upper (i = 0) or lower, and of row 2 (lane % 4) + j.
+template <DType kDType, int kHalves>
+__device__ void scores_of_terms(const TermRow& upper, const TermRow& lower,
+                                const QueryColumns<kDType, kHalves>& queries, float (&scores)[4], int lane) {
+#pragma unroll
+  for (float& score : scores) score = 0.0f;
+#pragma unroll
   for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       const int column = 4 * block + lane % 4;
-      uint4 q = *reinterpret_cast<const uint4*>(query + half * 128 + column * 16);
-      if constexpr (kDType == DType::kBfloat16) {
-        q = {scaled_halves(q.x, power.scale), scaled_halves(q.y, power.scale), scaled_halves(q.z, power.scale),
-             scaled_halves(q.w, power.scale)};
-      }
+      const uint4& q = queries.columns[half][block];
 #pragma unroll
       for (int term = 0; term < 2; ++term) {
         const uint4 a = upper.column(term * kHalves + half, column), b = lower.column(term * kHalves + half, column);
-        mma::multiply_add<__half>(sum, {a.x, b.x, a.y, b.y}, q.x, q.y);
-        mma::multiply_add<__half>(sum, {a.z, b.z, a.w, b.w}, q.z, q.w);
+        mma::multiply_add<__half>(scores, {a.x, b.x, a.y, b.y}, q.x, q.y);
+        mma::multiply_add<__half>(scores, {a.z, b.z, a.w, b.w}, q.z, q.w);
       }
     }
   }
-  return {fmaf(sum[0], factor * power.inverse, upper.bias), fmaf(sum[2], factor * power.inverse, lower.bias)};
+  scores[0] = fmaf(scores[0], queries.factors.x, upper.bias);
+  scores[1] = fmaf(scores[1], queries.factors.y, upper.bias);
+  scores[2] = fmaf(scores[2], queries.factors.x, lower.bias);
+  scores[3] = fmaf(scores[3], queries.factors.y, lower.bias);
 }
 
 // The square of the norm of a query of head_dim elements, over the eight lanes that share it; the same in each.

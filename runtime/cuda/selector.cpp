@@ -50,8 +50,9 @@ class Selector {
         score_approximately(input_.path, shape_, input_.geometry, input_.queries, tile, tiles, lists, stream());
       }
       const auto span = timeline_.time("settle");
-      settle_choices(shape_, input_.queries, tile, tiles, lists, workspace_.lse.data(), workspace_.selection.data(),
-                     workspace_.chosen_scores.data(), workspace_.open_items.data(), open_count, stream());
+      settle_choices(shape_, input_.queries, tile, tiles, workspace_.record_table.data(), lists, workspace_.lse.data(),
+                     workspace_.selection.data(), workspace_.chosen_scores.data(), workspace_.open_items.data(),
+                     open_count, stream());
     }
     unsigned long long open = 0;
     workspace_.counter.download(&open, 1, stream());

@@ -147,8 +147,9 @@ Settled settle(const SelectionCase& c, DeviceSelectionCase& device, const HostTi
   open_count.fill_bytes(0, device.stream);
   settle_choices(device.shape, device.queries.data(), {0, c.row_count()},
                  {tiles.tiles, terms.data(), bias.data(), exponent_scale.data(), key_norm.data(), residual_norm.data()},
-                 {lists.capacity, candidates.data(), cut.data(), sum.data()}, device.lse_window.data(),
-                 device.selection.data(), device.chosen_scores.data(), open.data(), open_count.data(), device.stream);
+                 device.records.data(), {lists.capacity, candidates.data(), cut.data(), sum.data()},
+                 device.lse_window.data(), device.selection.data(), device.chosen_scores.data(), open.data(),
+                 open_count.data(), device.stream);
   Settled settled{download(device.selection, device.stream), download(device.chosen_scores, device.stream),
                   std::vector<char>(SelectionCase::index(pairs), 0), 0};
   settled.open_count = static_cast<std::int64_t>(download(open_count, device.stream)[0]);
@@ -283,8 +284,9 @@ TEST(SettleChoices, settled_choices_are_exact_under_large_errors) {
   }
 }
 
-// Every chunk twice, and an odd number of chosen ones: the last place is always a tie.
-TEST(SettleChoices, ties_stay_open) {
+// Every chunk twice, and an odd number of chosen ones: the last place is always a tie. Exact scores of the listed
+// chunks settle it: no other chunk is in the way unless it comes close, too.
+TEST(SettleChoices, ties_go_to_the_lower_chunk) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kMma);
   for (const Shape& shape : all_shapes()) {
     if (shape.topk % 2 == 0) continue;
@@ -303,15 +305,9 @@ TEST(SettleChoices, ties_stay_open) {
     Differences differences;
     compare(c, all, tiles, settled, differences);
     EXPECT_EQ(differences.text(), "") << describe(shape);
-    for (std::int64_t row = 0; row < c.row_count(); ++row) {
-      // An odd number of eligible chunks leaves one without its twin.
-      const std::int64_t eligible = c.grid.eligible(c.tokens[SelectionCase::index(row)]).size();
-      if (eligible % 2 != 0 || eligible <= shape.topk) continue;
-      for (std::int64_t kv_head = 0; kv_head < c.problem.kv_heads; ++kv_head) {
-        EXPECT_EQ(settled.open[SelectionCase::index(row * c.problem.kv_heads + kv_head)], 1)
-            << describe(shape) << ", row " << row;
-      }
-    }
+    const double share = static_cast<double>(settled.open_count) / static_cast<double>(settled.open.size());
+    std::printf("%s: %.1f%% open\n", describe(shape).c_str(), 100.0 * share);
+    EXPECT_LE(share, 0.1) << describe(shape);
   }
 }
 
