@@ -17,9 +17,4 @@ void pack_blocks(const LayerShape& shape, const std::byte* keys, const std::byte
                  const std::int64_t* first_rows, const std::int32_t* slots, std::int64_t count, BlockOrder order,
                  std::byte* arena, std::int32_t* beyond_fp16, cudaStream_t stream);
 
-// Copies blocks from anywhere the device can read (a peer's arena mapped here) to `destinations`: `count` pairs of
-// device arrays, `bytes` each, 16-byte aligned.
-void gather_blocks(const std::byte* const* sources, std::byte* const* destinations, std::int64_t count,
-                   std::int64_t bytes, cudaStream_t stream);
-
 }  // namespace ringmark::kernels::cuda

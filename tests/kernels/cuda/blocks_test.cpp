@@ -134,36 +134,5 @@ TEST(CudaBlocks, values_beyond_fp16_are_told) {
   EXPECT_EQ(told(63 * 64, 0x4780), 0);       // not a key
 }
 
-TEST(CudaBlocks, gather_moves_every_byte_and_no_other) {
-  RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kSimt);
-  const ringmark::cuda::Stream stream;
-  std::mt19937_64 random(33);
-  for (const std::int64_t bytes : {2, 4, 8, 16, 48, 260, 514, 32768, 32784, 65536, 131200}) {
-    for (const std::int64_t count : {1, 7, 700}) {
-      std::vector<std::byte> source(static_cast<std::size_t>(count * bytes));
-      for (std::byte& byte : source) byte = static_cast<std::byte>(random());
-      const auto from = upload(source, stream);
-      ringmark::cuda::Buffer<std::byte> to(2 * count * bytes);  // every other block is used
-      to.fill_bytes(0xCD, stream);
-      std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-      std::iota(order.begin(), order.end(), std::int64_t{0});
-      std::shuffle(order.begin(), order.end(), random);
-      std::vector<std::byte> expected(static_cast<std::size_t>(2 * count * bytes), std::byte{0xCD});
-      std::vector<const std::byte*> sources;
-      std::vector<std::byte*> destinations;
-      for (std::int64_t n = 0; n < count; ++n) {
-        const std::int64_t place = order[static_cast<std::size_t>(n)] * 2 * bytes;
-        sources.push_back(from.data() + n * bytes);
-        destinations.push_back(to.data() + place);
-        std::copy_n(source.begin() + n * bytes, bytes, expected.begin() + place);
-      }
-      const auto device_sources = upload(sources, stream);
-      const auto device_destinations = upload(destinations, stream);
-      gather_blocks(device_sources.data(), device_destinations.data(), count, bytes, stream);
-      ASSERT_TRUE(download(to, stream) == expected) << count << " blocks of " << bytes << " bytes";
-    }
-  }
-}
-
 }  // namespace
 }  // namespace ringmark::kernels::cuda
