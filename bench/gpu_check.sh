@@ -4,14 +4,15 @@
 #     bench/gpu_check.sh [--build DIR] [--no-build] [--logs DIR] [--only STEP,...] [--peer-path DIR]
 #                        [--peer-seconds N]
 #
-# Steps: digest, kernels, engine, layer, sanitizer, peers. Needs CMake, a C++20 compiler, nvcc, Open MPI, GoogleTest, fmt
-# and nlohmann-json; with Boost.Program_options also the command line is checked. Peers need python3 with PyTorch.
+# Steps: digest, kernels, engine, layer, kernel_bench, sanitizer, peers. Needs CMake, a C++20 compiler, nvcc, Open MPI,
+# GoogleTest, fmt and nlohmann-json; with Boost.Program_options also the command line is checked. Peers need python3
+# with PyTorch.
 # NVLink multicast stays off.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=build-cuda
 logs=""
-only="kernels,engine,digest,sanitizer,layer,peers"
+only="kernels,engine,digest,sanitizer,layer,kernel_bench,peers"
 peer_path=""
 peer_seconds=90
 make=1
@@ -116,6 +117,10 @@ fi
 if wants layer; then
   check layer 150 "$build/bench/layer_bench" --selection "$logs/selection.raw"
   cat "$logs/layer.log"
+fi
+if wants kernel_bench; then
+  check kernel_bench 60 "$build/bench/kernel_bench"
+  cat "$logs/kernel_bench.log"
 fi
 if wants sanitizer; then
   small='HopperScore.Newest*:*Chosen.rows_without*:*Window.rows_out*:MmaScore.what_is_not*:SettleChoices.what_is_not*'

@@ -12,6 +12,8 @@
 
 #include "bench/gpu/dense_baseline.h"
 #include "bench/gpu/planted_device.h"
+#include "bench/gpu/roofline.h"
+#include "bench/gpu/timing.h"
 #include "comm/cuda/choose_device.h"
 #include "comm/cuda/choose_device_transport.h"
 #include "comm/thread_ranks.h"
@@ -22,10 +24,6 @@
 
 namespace ringmark::bench {
 namespace {
-
-// Dense bf16 rate that attention reaches on this chip, and its copy rate: the roofline of the stages.
-constexpr double kTensorRate = 650e12;
-constexpr double kCopyRate = 4.2e12;
 
 struct Options {
   std::vector<std::int64_t> tokens = {131072, 1048576};
@@ -76,29 +74,6 @@ Options read_options(int argc, char** argv) {
     }
   }
   return options;
-}
-
-struct Spread {
-  double median = 0.0, low = 0.0, high = 0.0;
-};
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
-// Work of a layer, counted from its geometry.
-struct Work {
-  double window_keys = 0.0;      // (row, visible key) pairs
-  double eligible_chunks = 0.0;  // (row, eligible chunk) pairs
-};
-Work count_work(const partition::SequenceGrid& grid) {
-  double keys = 0.0, chunks = 0.0;
-#pragma omp parallel for reduction(+ : keys, chunks) schedule(static)
-  for (std::int64_t token = 0; token < grid.tokens(); ++token) {
-    keys += static_cast<double>(grid.window_of(TokenId(token)).size());
-    chunks += static_cast<double>(grid.eligible(TokenId(token)).size());
-  }
-  return {keys, chunks};
 }
 
 class LayerBench {
@@ -164,7 +139,7 @@ class LayerBench {
 
   void print_table(const std::vector<std::pair<std::string, std::vector<double>>>& stages,
                    const std::vector<double>& choices, const std::vector<double>& totals) const {
-    const Work work = count_work(grid_);
+    const Work work = count_work(grid_, 0, problem_.tokens);
     const double d = static_cast<double>(problem_.head_dim), heads = static_cast<double>(problem_.heads);
     const double rows = static_cast<double>(problem_.tokens), kv_heads = static_cast<double>(problem_.kv_heads);
     const double kv_bytes = rows * kv_heads * d * 2;

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "bench/gpu/planted_device.h"
+#include "bench/gpu/transfer.h"
 #include "core/cuda/buffer.h"
 #include "core/error.h"
 #include "partition/sequence_grid.h"
@@ -147,13 +148,6 @@ __global__ void fill_marks(const Mark* marks, std::int64_t head_groups, const fl
   } else {
     q.repeat(mark.row, head_groups, directions + at);
   }
-}
-
-template <class T>
-Buffer<T> upload(const std::vector<T>& values, cudaStream_t stream) {
-  Buffer<T> buffer(static_cast<std::int64_t>(values.size()));
-  buffer.upload(values.data(), buffer.size(), stream);
-  return buffer;
 }
 
 struct Source {
