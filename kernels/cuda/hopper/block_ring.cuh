@@ -43,7 +43,7 @@ struct BlockRing {
   __device__ void init() {
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(&full[stage], 1);
-      init_barrier(&empty[stage], kHalves * kWarpgroupWarps);
+      init_barrier(&empty[stage], kHalves * kWarpgroupThreads);
     }
   }
 };
@@ -122,11 +122,8 @@ class RingReader {
   __device__ const std::byte* keys(int stage) const { return ring_.blocks[stage]; }
   __device__ const std::byte* values(int stage) const { return ring_.blocks[stage] + Ring::kValueOffset; }
 
-  // This warp has read all it wants of the stage. Each warp says so itself: one that lags still has the item to read.
-  __device__ void release(int stage) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&ring_.empty[stage]);
-  }
+  // This thread has read all it wants of the stage. Each says so itself: one that lags still has the item to read.
+  __device__ void release(int stage) { arrive(&ring_.empty[stage]); }
 
  private:
   Ring& ring_;

@@ -10,16 +10,6 @@ namespace ringmark::kernels::cuda::hopper {
 constexpr float kNoScore = -__builtin_huge_valf();
 constexpr int kNoChunk = 0x7FFFFFFF;
 
-template <class T>
-__device__ T quad_sum(T value) {
-  value += __shfl_xor_sync(kAllLanes, value, 1);
-  return value + __shfl_xor_sync(kAllLanes, value, 2);
-}
-__device__ inline float quad_max(float value) {
-  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
-  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
-}
-
 // Those that stay: above `score`, or equal to it and of a chunk after `chunk`.
 struct Cut {
   float score;

@@ -2,9 +2,9 @@
 //
 // A warp has 16 rows, laid out as the accumulators of wgmma: a lane holds scores of rows lane / 4 ("half" 0) and
 // lane / 4 + 8 (half 1), the four lanes of a quad share them. A row has a gate: what is not above it cannot be among
-// the best. What is above is pushed to the next waiting place of the lane and half, in shared memory, without a word to
-// other lanes. When places run out in any lane, the waiting candidates of all rows join the kept ones, the best stay,
-// and the gates rise.
+// the best. Pairs of neighbouring chunks, one of which is above, are pushed to the next waiting place of the lane and
+// half, in shared memory, without a word to other lanes. When places run out in any lane, the waiting candidates of all
+// rows join the kept ones, the best stay, and the gates rise.
 //
 // What is kept at the end is exactly the best, whenever the joins happen.
 #pragma once
@@ -15,22 +15,21 @@
 
 namespace ringmark::kernels::cuda::hopper {
 
-// Memory of a warp, in lines of 128 bytes, a word a lane.
-//     kKept        kept candidates of a lane and half
-//     kWaiting     waiting places of a lane and half; the last one only takes what finds no other, and when the one
-//                  before it is in use, the lane counts as full
-//     kKeptChunksAreShared  false: chunks of kept candidates stand in the list that is written in the end
-template <int kKept_, int kWaiting_, bool kKeptChunksAreShared_>
+// Memory of a warp: lines of kept scores, a word a lane, and waiting places, a pair of scores and a mark a lane. The
+// chunks of kept candidates stand, a word each, where the list will be written in the end.
+//     kKept     kept candidates of a lane and half
+//     kWaiting  waiting places of a lane and half; the last one only takes what finds no other, and when the one before
+//               it is in use, the lane counts as full
+template <int kKept_, int kWaiting_>
 struct ListShape {
   static constexpr int kKept = kKept_;
   static constexpr int kWaiting = kWaiting_;
-  static constexpr bool kKeptChunksAreShared = kKeptChunksAreShared_;
   static constexpr int kLine = 128;
+  static constexpr int kPairs = 256;
+  static constexpr int kPlace = kPairs + 64;
   static constexpr int kKeptOfRow = 4 * kKept;
-  static constexpr int kKeptPlane = 2 * kKept * kLine;
-  static constexpr int kWaitingPlane = 2 * kWaiting * kLine;
-  static constexpr int kWaitingOffset = kKeptPlane * (kKeptChunksAreShared ? 2 : 1);
-  static constexpr int kBytes = kWaitingOffset + 2 * kWaitingPlane;
+  static constexpr int kWaitingOffset = 2 * kKept * kLine;
+  static constexpr int kBytes = kWaitingOffset + 2 * kWaiting * kPlace;
 };
 
 template <class Shape>
@@ -39,7 +38,9 @@ class WarpLists {
   static constexpr int kKept = Shape::kKept;
   static constexpr int kWaiting = Shape::kWaiting;
   static constexpr int kMostWaiting = kWaiting - 2;
+  static constexpr int kCandidates = kKept + 2 * kMostWaiting;
   static constexpr int kLine = Shape::kLine;
+  static constexpr int kPlace = Shape::kPlace;
 
   // lines: shared memory of the warp. wanted: how many of the best must be found.
   __device__ WarpLists(std::uint32_t lines, int lane, int wanted)
@@ -48,31 +49,32 @@ class WarpLists {
         least_(wanted),
         most_(min(Shape::kKeptOfRow, wanted + 3 + wanted / 4)) {}
 
-  // Begins new rows; one that is not open takes nothing.
-  __device__ void start(bool open0, bool open1) {
+  // Begins new rows; one that is not open takes nothing. No chunk from `end` on will come.
+  __device__ void start(bool open0, bool open1, int end) {
     const float nan = __int_as_float(0x7FFFFFFF);  // nothing is above it
     gate0_ = open0 ? kNoScore : nan;
     gate1_ = open1 ? kNoScore : nan;
     for (int i = 0; i < 2 * kKept; ++i) store_float(lines_ + i * kLine, kNoScore);
-    clear_waiting();
+    clear_waiting(end);
   }
 
   __device__ float gate(int half) const { return half == 0 ? gate0_ : gate1_; }
 
   // Takes the scores of a step, of which `hits` says where gates are passed: bit j when some lane's scores[4 j ..] may
   // be above. scores[4 j + 2 half + e] belongs to chunk first_chunk + 8 j + 2 (lane mod 4) + e; NaN and -inf are none.
-  // False when some lane of the warp had not enough places: then nothing was taken.
+  // False when some lane of the warp had not enough places, or the marks do not reach as far: then nothing was taken.
   template <int kCount>
   __device__ bool take(const float (&scores)[kCount], int first_chunk, unsigned hits) {
     const int before0 = next0_, before1 = next1_;
+    const int mark = mark_of(first_chunk);
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
       if ((hits >> j & 1) != 0) {
         push_block(scores[4 * j], scores[4 * j + 1], scores[4 * j + 2], scores[4 * j + 3], gate0_, gate1_,
-                   first_chunk + 8 * j);
+                   mark - 4 * j);
       }
     }
-    if (!__any_sync(kAllLanes, is_full())) return true;
+    if (!__any_sync(kAllLanes, is_full() || mark > kLastMark)) return true;
     next0_ = before0;
     next1_ = before1;
     return false;
@@ -91,12 +93,15 @@ class WarpLists {
     int block = taken ? kBlocks : 0;
 #pragma unroll 1
     do {
-      if (joins) join(list_of);
+      if (joins) {
+        join(list_of);
+        clear_waiting(first_chunk + 2 * kCount);
+      }
       if (block == kBlocks) break;
       const float* of_block = away + 4 * block;
       const int before0 = next0_, before1 = next1_;
       push_block(of_block[0], of_block[1], of_block[2], of_block[3], just_below(gate0_), just_below(gate1_),
-                 first_chunk + 8 * block);
+                 mark_of(first_chunk) - 4 * block);
       joins = __any_sync(kAllLanes, is_full());
       if (joins) {
         next0_ = before0;
@@ -111,7 +116,7 @@ class WarpLists {
   // list_of(half) is where the list of that half's row will be written.
   template <class ListOf>
   __device__ void join(const ListOf& list_of) {
-    const int waiting0 = (next0_ - first_place(0)) / kLine, waiting1 = (next1_ - first_place(1)) / kLine;
+    const int waiting0 = (next0_ - first_place(0)) / kPlace, waiting1 = (next1_ - first_place(1)) / kPlace;
     // One copy of the code: it is long, and the halves differ in addresses only.
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
@@ -122,7 +127,6 @@ class WarpLists {
         gate1_ = gate;
       }
     }
-    clear_waiting();
   }
 
   // After join(): writes the best `listed` of a half's row, [capacity], scores times `unit`, if it is `valid`. Returns
@@ -158,41 +162,39 @@ class WarpLists {
   }
 
  private:
-  __device__ int first_place(int half) const { return lines_ + Shape::kWaitingOffset + half * kWaiting * kLine; }
-  __device__ int last_place(int half) const { return first_place(half) + (kWaiting - 1) * kLine; }
+  static constexpr int kLastMark = 0xFFFF;
+
+  __device__ int first_place(int half) const {
+    return lines_ + lane_ * 4 + Shape::kWaitingOffset + half * kWaiting * kPlace;
+  }
+  __device__ int last_place(int half) const { return first_place(half) + (kWaiting - 1) * kPlace; }
   __device__ int kept_line(int half, int i) const { return lines_ + (half * kKept + i) * kLine; }
   __device__ bool is_full() const { return next0_ == last_place(0) || next1_ == last_place(1); }
-  __device__ void clear_waiting() {
+  __device__ void clear_waiting(int end) {
     next0_ = first_place(0);
     next1_ = first_place(1);
+    newest_pair_ = end - 2;
   }
+  // Marks count pairs of chunks, from the newest one back. Of the lane's first pair from `chunk` on.
+  __device__ int mark_of(int chunk) const { return (newest_pair_ - chunk) / 2 - lane_ % 4; }
   // At least one step below, and no NaN below -inf.
   __device__ static float just_below(float gate) {
     return gate > kNoScore ? value_at(max(order_of(gate) - 2, order_of(kNoScore))) : gate;
   }
 
   template <class ListOf>
-  __device__ int kept_chunk(int half, int i, const ListOf& list_of) const {
-    if constexpr (Shape::kKeptChunksAreShared) return load_int(kept_line(half, i) + Shape::kKeptPlane);
-    return list_of(half)[4 * i + lane_ % 4].chunk;
+  __device__ int& kept_chunk(int half, int i, const ListOf& list_of) const {
+    return reinterpret_cast<int*>(list_of(half))[4 * i + lane_ % 4];
   }
-  template <class ListOf>
-  __device__ void keep(int half, int i, float score, int chunk, const ListOf& list_of) const {
-    store_float(kept_line(half, i), score);
-    if constexpr (Shape::kKeptChunksAreShared) {
-      store_int(kept_line(half, i) + Shape::kKeptPlane, chunk);
-    } else {
-      list_of(half)[4 * i + lane_ % 4].chunk = chunk;
-    }
+  // The pair at a waiting place of lane `lane`.
+  __device__ int pair_chunk(int place, int lane) const {
+    return newest_pair_ - 2 * load_mark(place + Shape::kPairs - 6 * lane);
   }
 
   // Two scores of each half, of chunks next to each other.
-  __device__ void push_block(float a0, float b0, float a1, float b1, float gate0, float gate1, int block_chunk) {
-    const int chunk = block_chunk + 2 * (lane_ % 4);
-    push_above<kLine, Shape::kWaitingPlane>(a0, gate0, chunk, next0_, last_place(0));
-    push_above<kLine, Shape::kWaitingPlane>(a1, gate1, chunk, next1_, last_place(1));
-    push_above<kLine, Shape::kWaitingPlane>(b0, gate0, chunk + 1, next0_, last_place(0));
-    push_above<kLine, Shape::kWaitingPlane>(b1, gate1, chunk + 1, next1_, last_place(1));
+  __device__ void push_block(float a0, float b0, float a1, float b1, float gate0, float gate1, int mark) {
+    push_above<kPlace, Shape::kPairs>(a0, b0, gate0, mark, -6 * lane_, next0_, last_place(0));
+    push_above<kPlace, Shape::kPairs>(a1, b1, gate1, mark, -6 * lane_, next1_, last_place(1));
   }
 
   // How many a quad's lower lanes have, and all of it.
@@ -210,27 +212,37 @@ class WarpLists {
   template <class ListOf>
   __device__ float join(int half, int waiting, float gate, const ListOf& list_of) const {
     const int first = first_place(half);
+    const auto place_of = [&](int i) { return first + (i - kKept) / 2 * kPlace; };
+    // What came only because of its neighbour is none: the gate would fall to it.
+    const float least_score = just_below(gate);
+    const auto if_above = [&](float score) { return score > least_score ? score : kNoScore; };
     const auto score_of = [&](int i) {
       if (i < kKept) return load_float(kept_line(half, i));
-      return i - kKept < waiting ? load_float(first + (i - kKept) * kLine) : kNoScore;
+      return (i - kKept) / 2 < waiting ? if_above(load_float(place_of(i) + (i - kKept) % 2 * 4)) : kNoScore;
     };
     const auto chunk_of = [&](int i) {
       if (i < kKept) return kept_chunk(half, i, list_of);
-      return load_int(first + (i - kKept) * kLine + Shape::kWaitingPlane);
+      return pair_chunk(place_of(i), lane_) + (i - kKept) % 2;
     };
-    float scores[kKept + kMostWaiting];
+    float scores[kCandidates];
 #pragma unroll
-    for (int i = 0; i < kKept + kMostWaiting; ++i) scores[i] = score_of(i);
+    for (int i = 0; i < kKept; ++i) scores[i] = load_float(kept_line(half, i));
+#pragma unroll
+    for (int i = 0; i < kMostWaiting; ++i) {
+      const float2 pair = i < waiting ? load_pair(first + i * kPlace) : make_float2(kNoScore, kNoScore);
+      scores[kKept + 2 * i] = if_above(pair.x);
+      scores[kKept + 2 * i + 1] = if_above(pair.y);
+    }
     const Cut cut = cut_candidates(scores, score_of, chunk_of, least_, most_);
 
     unsigned free = 0, coming = 0;  // kept places, and waiting candidates that stay
 #pragma unroll
     for (int i = 0; i < kKept; ++i) free |= scores[i] > cut.score ? 0u : 1u << i;
 #pragma unroll
-    for (int i = 0; i < kMostWaiting; ++i) coming |= scores[kKept + i] > cut.score ? 1u << i : 0u;
+    for (int i = 0; i < 2 * kMostWaiting; ++i) coming |= scores[kKept + i] > cut.score ? 1u << i : 0u;
     if (__any_sync(kAllLanes, cut.chunk != kNoChunk)) {
 #pragma unroll 1
-      for (int i = 0; i < kKept + kMostWaiting; ++i) {
+      for (int i = 0; i < kCandidates; ++i) {
         if (score_of(i) != cut.score || cut.chunk == kNoChunk || !cut.keeps(cut.score, chunk_of(i))) continue;
         if (i < kKept) {
           free &= ~(1u << i);
@@ -283,9 +295,11 @@ class WarpLists {
         store_float(kept_line(half, to), kNoScore);
         continue;
       }
-      const int line = first + (__ffs(static_cast<int>(rest)) - 1) * kLine + (from - lane_ % 4) * 4;
+      const int comes = __ffs(static_cast<int>(rest)) - 1, lanes_on = from - lane_ % 4;
+      const int coming_place = first + comes / 2 * kPlace + lanes_on * 8;
       rest &= rest - 1;
-      keep(half, to, load_float(line), load_int(line + Shape::kWaitingPlane), list_of);
+      store_float(kept_line(half, to), load_float(coming_place + comes % 2 * 4));
+      kept_chunk(half, to, list_of) = pair_chunk(coming_place, lane_ + lanes_on) + comes % 2;
     }
     __syncwarp();
   }
@@ -330,6 +344,7 @@ class WarpLists {
   int most_;
   float gate0_ = 0.0f;
   float gate1_ = 0.0f;
+  int newest_pair_ = 0;
   int next0_ = 0;  // addresses of the next waiting places
   int next1_ = 0;
 };

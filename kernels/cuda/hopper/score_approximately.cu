@@ -2,8 +2,8 @@
 // computed in units of log2, as the exponentials want them.
 //
 // Arithmetic limit: 512 tensor core cycles a step of 64 chunks and warpgroup at head_dim 128, in which a warp of each
-// of the three warpgroups has 512 issue slots of its scheduler. The tensor cores never wait for a warpgroup: the
-// products of its next step run while it works on a step.
+// of the three warpgroups has 512 issue slots of its scheduler. A warpgroup asks for the products of its next step
+// while it works on a step.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -32,20 +32,19 @@ template <int kMostTopk>
 struct Lists;
 template <>
 struct Lists<16> {
-  using Shape = ListShape<7, 14, true>;
+  using Shape = ListShape<7, 14>;
 };
 template <>
 struct Lists<32> {
-  using Shape = ListShape<10, 16, false>;
+  using Shape = ListShape<10, 13>;
 };
 template <>
 struct Lists<64> {
-  using Shape = ListShape<20, 11, false>;
+  using Shape = ListShape<20, 9>;
 };
 
-template <class Element_, int kHeadDim_, int kMostTopk, bool kSums_>
+template <int kHeadDim_, int kMostTopk, bool kSums_>
 struct Config {
-  using Element = Element_;
   using ListShape = typename Lists<kMostTopk>::Shape;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kSums = kSums_;
@@ -96,39 +95,37 @@ struct LaneState {
  private:
   __device__ static float quiet_below(float gate) {
     if (gate != gate) return kInfinite;  // of a row that takes nothing
-    return Config::kSums ? exp2_of(gate) * (1.0f - 0x1p-20f) : gate;
+    return Config::kSums ? exp2_approximate(gate) * (1.0f - 0x1p-20f) : gate;
   }
 };
 
-// Adds the scores to the sums. Returns in which blocks of 8 chunks some lane may have passed a gate.
+// What a lane finds in a step, block by block.
 template <class Config>
-__device__ unsigned add_scores(LaneState<Config>& state, const float (&scores)[32]) {
-  unsigned hits = 0;
-  if constexpr (Config::kSums) {
-    float terms0 = 0.0f, terms1 = 0.0f;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float pair0 = exp2_of(scores[4 * j]) + exp2_of(scores[4 * j + 1]);
-      const float pair1 = exp2_of(scores[4 * j + 2]) + exp2_of(scores[4 * j + 3]);
-      if (!(pair0 < state.quiet0) || !(pair1 < state.quiet1)) hits |= 1u << j;
+struct StepFinds {
+  float terms0 = 0.0f;
+  float terms1 = 0.0f;
+  unsigned hits = 0;  // in which blocks of 8 chunks a score may be above its gate
+
+  __device__ void add(const LaneState<Config>& state, const float* block, unsigned hit) {
+    if constexpr (Config::kSums) {
+      const float pair0 = exp2_approximate(block[0]) + exp2_approximate(block[1]);
+      const float pair1 = exp2_approximate(block[2]) + exp2_approximate(block[3]);
+      if (!(pair0 < state.quiet0) || !(pair1 < state.quiet1)) hits |= hit;
       terms0 += pair0;
       terms1 += pair1;
-    }
-    const bool safe0 = state.sum0.add(terms0), safe1 = state.sum1.add(terms1);
-    if (!__all_sync(kAllLanes, safe0 && safe1)) {
-      if (!safe0) state.sum0.template add_any<0>(scores);
-      if (!safe1) state.sum1.template add_any<2>(scores);
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float* block = scores + 4 * j;
-      if (block[0] > state.quiet0 || block[1] > state.quiet0 || block[2] > state.quiet1 || block[3] > state.quiet1) {
-        hits |= 1u << j;
-      }
+    } else if (block[0] > state.quiet0 || block[1] > state.quiet0 || block[2] > state.quiet1 ||
+               block[3] > state.quiet1) {
+      hits |= hit;
     }
   }
-  return __reduce_or_sync(kAllLanes, hits);
+};
+
+template <class Config>
+__device__ void add_terms(LaneState<Config>& state, const StepFinds<Config>& finds, const float (&scores)[32]) {
+  const bool safe0 = state.sum0.add(finds.terms0), safe1 = state.sum1.add(finds.terms1);
+  if (__all_sync(kAllLanes, safe0 && safe1)) return;
+  if (!safe0) state.sum0.template add_any<0>(scores);
+  if (!safe1) state.sum1.template add_any<2>(scores);
 }
 
 template <class Config, class ListOf>
@@ -140,12 +137,12 @@ __device__ void write_results(const ScoreCall& call, const ScoreItem& item, Lane
     const std::int64_t row = row_of_half(item, warp, lane, half);
     float best;
     const float cut =
-        state.lists.write(half, call.listed, call.lists.capacity, kLnOf2, row < item.end_row, best, list_of);
-    float2 sum = make_float2(best * kLnOf2, best > kNoScore ? 1.0f : 0.0f);
+        state.lists.write(half, call.listed, call.lists.capacity, kLn2, row < item.end_row, best, list_of);
+    float2 sum = make_float2(best * kLn2, best > kNoScore ? 1.0f : 0.0f);
     if constexpr (Config::kSums) sum = half == 0 ? state.sum0.of_quad() : state.sum1.of_quad();
     if (eligible_chunks(call, item, row).empty()) sum = make_float2(kNoScore, 0.0f);
     if (lane % 4 != 0 || row >= item.end_row) continue;
-    call.lists.cut[call.pair(row, item.head)] = cut * kLnOf2;
+    call.lists.cut[call.pair(row, item.head)] = cut * kLn2;
     call.lists.sum[call.pair(row, item.head)] = sum;
   }
 }
@@ -164,16 +161,19 @@ class RowScorer {
   __device__ void run() {
     for (std::int64_t round = 0; item_of_round(call_, kRows, round, item_); ++round) {
       const Span steps = steps_of_item(call_, item_, lane_), eligible0 = eligible(0), eligible1 = eligible(1);
-      const WarpSpans spans(eligible0, eligible1);
+      const Span all = chunks_of_all(eligible0, eligible1);
       std::uint32_t queries[Config::kHeadDim / 16][4];
       load_queries<Config::kHeadDim>(queries, call_, item_, warp_, lane_);
-      const float factor = call_.scale * call_.tiles.exponent_scale[item_.head / call_.heads_of_landmark] * kLog2OfE;
-      factor0_ = factor * to_fp16<typename Config::Element, 0>(queries);
-      factor1_ = factor * to_fp16<typename Config::Element, 1>(queries);
-      state_.lists.start(!eligible0.empty(), !eligible1.empty());
+      const float factor = call_.scale * call_.tiles.exponent_scale[item_.head / call_.heads_of_landmark] * kLog2E;
+      factor0_ = factor1_ = factor;
+      if (call_.dtype == DType::kBfloat16) {
+        factor0_ *= to_fp16<__nv_bfloat16, 0>(queries);
+        factor1_ *= to_fp16<__nv_bfloat16, 1>(queries);
+      }
+      state_.lists.start(!eligible0.empty(), !eligible1.empty(), steps.end * kStepChunks);
       state_.gates_moved();
       state_.sum0 = state_.sum1 = RowSum();
-      if (!steps.empty()) walk(queries, steps, spans);
+      if (!steps.empty()) walk(queries, steps, all);
       write_results(call_, item_, state_, list_of(), warp_, lane_);
     }
   }
@@ -192,7 +192,7 @@ class RowScorer {
   }
 
   // An odd number of steps at a time: the products of one are always under way while another is worked on.
-  __device__ void walk(const Queries& queries, const Span& steps, const WarpSpans& spans) {
+  __device__ void walk(const Queries& queries, const Span& steps, const Span& all) {
     int step = steps.end - 1, last = (steps.end - steps.first) % 2 == 0 ? step : steps.first;
 #pragma unroll 1
     while (true) {
@@ -201,46 +201,62 @@ class RowScorer {
 #pragma unroll 1
       for (; step > last; step -= 2) {
         end(even);
-        begin(queries, odd);
-        work_on(even, odd, step, spans);
+        work_on<true>(even, odd, queries, step, all);
         end(odd);
-        begin(queries, even);
-        work_on(odd, even, step - 1, spans);
+        work_on<true>(odd, even, queries, step - 1, all);
       }
       end(even);
-      work_on(even, odd, step, spans);
+      work_on<false>(even, odd, queries, step, all);
       if (step == steps.first) return;
       --step;
       last = steps.first;
     }
   }
 
-  __device__ void begin(const Queries& queries, float (&products)[32]) {
+  // Waits for the landmarks of the next products and opens these. Returns their first descriptor.
+  __device__ std::uint64_t open(float (&products)[32]) {
     wait_barrier(&shared_.ring.full[ahead_.stage], ahead_.parity);
-    begin_products<Config::kHeadDim>(products, queries, shared_.ring.terms[ahead_.stage]);
+    fence_accumulators(products);
+    const std::uint64_t first = swizzled_descriptor(shared_.ring.terms[ahead_.stage]);
     ahead_.advance();
+    return first;
+  }
+
+  __device__ void begin(const Queries& queries, float (&products)[32]) {
+    const std::uint64_t first = open(products);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) multiply_part<Config::kHeadDim>(products, queries, first, part);
   }
 
   __device__ void end(float (&products)[32]) {
     wgmma_wait<0>();
     fence_accumulators(products);
-    shared_.ring.release(place_, lane_);
+    shared_.ring.release(place_);
   }
 
-  __device__ void work_on(float (&scores)[32], float (&next)[32], int step, const WarpSpans& spans) {
+  // The next products, if any, are asked for between blocks of scores: a warp that asks for all at once has to wait
+  // until the tensor cores are through with most of them.
+  template <bool kNext>
+  __device__ void work_on(float (&scores)[32], float (&next)[32], const Queries& queries, int step, const Span& all) {
     const float2* bias = shared_.ring.bias[place_.bias];
     place_.advance();
     const int chunk = step * kStepChunks;
-    bool taken = true;
-    if (spans.need(chunk)) {
-      scale_scores(scores, factor0_, factor1_, bias, lane_);
-      if (!spans.need_whole(chunk)) {
-        mask_scores<0>(scores, eligible(0), chunk, lane_);
-        mask_scores<1>(scores, eligible(1), chunk, lane_);
-      }
-      const unsigned hits = add_scores(state_, scores);
-      if (hits != 0) taken = state_.lists.take(scores, chunk, hits);
+    if (chunk < all.first || chunk + kStepChunks > all.end) {
+      mask_products<0>(scores, factor0_, eligible(0), chunk, lane_);
+      mask_products<1>(scores, factor1_, eligible(1), chunk, lane_);
     }
+    std::uint64_t first = 0;
+    if constexpr (kNext) first = open(next);
+    StepFinds<Config> finds;
+#pragma unroll
+    for (int block = 0; block < kParts; ++block) {
+      if constexpr (kNext) multiply_part<Config::kHeadDim>(next, queries, first, block);
+      scale_block(scores + 4 * block, factor0_, factor1_, bias[4 * block + lane_ % 4]);
+      finds.add(state_, scores + 4 * block, 1u << block);
+    }
+    if constexpr (Config::kSums) add_terms(state_, finds, scores);
+    const unsigned hits = __reduce_or_sync(kAllLanes, finds.hits);
+    const bool taken = hits == 0 || state_.lists.take(scores, chunk, hits);
     // The warps of a warpgroup wait for each other anyway, so that they join together when one of them must.
     if (named_any<128>(1 + warp_ / 4, !taken)) {
       wgmma_wait<0>();
@@ -266,7 +282,9 @@ template <class Config>
 __global__ void __launch_bounds__(kThreads, 1) score_kernel(const __grid_constant__ ScoreCall call) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<typename Config::Shared*>(memory);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  // From one lane, for the compiler to know that a warp stays together.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0),
+            lane = static_cast<int>(threadIdx.x) % 32;
   if (threadIdx.x == 0) {
     shared.ring.init(kWarps);
     fence_barrier_init();
@@ -297,22 +315,19 @@ void launch(ScoreCall call, cudaStream_t stream) {
   ringmark::cuda::check_launch("score_approximately (hopper)");
 }
 
-template <class Element, int kHeadDim, bool kSums>
+template <int kHeadDim, bool kSums>
 void launch_for_topk(int topk, const ScoreCall& call, cudaStream_t stream) {
-  if (topk <= 16) return launch<Config<Element, kHeadDim, 16, kSums>>(call, stream);
-  if (topk <= 32) return launch<Config<Element, kHeadDim, 32, kSums>>(call, stream);
-  launch<Config<Element, kHeadDim, 64, kSums>>(call, stream);
+  if (topk <= 16) return launch<Config<kHeadDim, 16, kSums>>(call, stream);
+  if (topk <= 32) return launch<Config<kHeadDim, 32, kSums>>(call, stream);
+  launch<Config<kHeadDim, 64, kSums>>(call, stream);
 }
 
-template <class Element>
 void launch_for_shape(const LayerShape& shape, const ScoreCall& call, cudaStream_t stream) {
   const bool sums = shape.group > 1;
   if (shape.head_dim == 64) {
-    sums ? launch_for_topk<Element, 64, true>(shape.topk, call, stream)
-         : launch_for_topk<Element, 64, false>(shape.topk, call, stream);
+    sums ? launch_for_topk<64, true>(shape.topk, call, stream) : launch_for_topk<64, false>(shape.topk, call, stream);
   } else {
-    sums ? launch_for_topk<Element, 128, true>(shape.topk, call, stream)
-         : launch_for_topk<Element, 128, false>(shape.topk, call, stream);
+    sums ? launch_for_topk<128, true>(shape.topk, call, stream) : launch_for_topk<128, false>(shape.topk, call, stream);
   }
 }
 
@@ -333,10 +348,10 @@ void score_approximately(const LayerShape& shape, const Geometry& geometry, cons
   call.heads_of_landmark = shape.heads / shape.landmark_heads;
   call.listed = shape.topk + 4;
   call.scale = shape.scale;
+  call.dtype = shape.dtype;
   call.tiles = tiles;
   call.lists = lists;
-  shape.dtype == DType::kBfloat16 ? launch_for_shape<__nv_bfloat16>(shape, call, stream)
-                                  : launch_for_shape<__half>(shape, call, stream);
+  launch_for_shape(shape, call, stream);
 }
 
 }  // namespace ringmark::kernels::cuda::hopper

@@ -19,29 +19,14 @@ __device__ inline Span eligible_chunks(const ScoreCall& call, const ScoreItem& i
   return {call.geometry[row].eligible_first, call.geometry[row].eligible_end};
 }
 
-// What the 16 rows of a warp want of the item's steps; rows that may choose no chunk want nothing.
-struct WarpSpans {
-  Span any{INT_MAX, 0};  // chunks from the first to the last one that a row may choose
-  Span all{0, INT_MAX};  // chunks that every row may choose
-
-  __device__ WarpSpans(const Span& eligible0, const Span& eligible1) {
-    add(eligible0);
-    add(eligible1);
-    any = {__reduce_min_sync(kAllLanes, any.first), __reduce_max_sync(kAllLanes, any.end)};
-    all = {__reduce_max_sync(kAllLanes, all.first), __reduce_min_sync(kAllLanes, all.end)};
+// Chunks that all of a warp's 16 rows may choose, but for rows that may choose none: what these find does not count.
+__device__ inline Span chunks_of_all(const Span& eligible0, const Span& eligible1) {
+  Span all{0, INT_MAX};
+  for (const Span& eligible : {eligible0, eligible1}) {
+    if (!eligible.empty()) all = {max(all.first, eligible.first), min(all.end, eligible.end)};
   }
-  __device__ bool need(int first_chunk) const { return first_chunk < any.end && first_chunk + kStepChunks > any.first; }
-  __device__ bool need_whole(int first_chunk) const {
-    return first_chunk >= all.first && first_chunk + kStepChunks <= all.end;
-  }
-
- private:
-  __device__ void add(const Span& eligible) {
-    if (eligible.empty()) return;
-    any = {min(any.first, eligible.first), max(any.end, eligible.end)};
-    all = {max(all.first, eligible.first), min(all.end, eligible.end)};
-  }
-};
+  return {__reduce_max_sync(kAllLanes, all.first), __reduce_min_sync(kAllLanes, all.end)};
+}
 
 // The rows of a warpgroup as operand A of wgmma; rows outside the call are zero.
 template <int kHeadDim>
@@ -66,48 +51,43 @@ __device__ inline std::uint64_t descriptor_behind(std::uint64_t descriptor, int 
   return (descriptor >> 32 << 32) | low;
 }
 
-// Asks for products = q . (hi + lo) of 64 rows and 64 chunks. The small products come first: what the accumulators then
-// cut off is smallest.
+// products = q . (hi + lo) of 64 rows and 64 chunks are asked for in parts, other work between them; the last part
+// commits them all. `first` is the descriptor of the step's terms. The small products come first: what the accumulators
+// then cut off is smallest.
+constexpr int kParts = 8;
 template <int kHeadDim>
-__device__ void begin_products(float (&products)[32], const std::uint32_t (&queries)[kHeadDim / 16][4],
-                               const std::byte* terms) {
-  constexpr int kHalves = kHeadDim / 64;
-  const std::uint64_t first = swizzled_descriptor(terms);
-  fence_accumulators(products);
+__device__ void multiply_part(float (&products)[32], const std::uint32_t (&queries)[kHeadDim / 16][4],
+                              std::uint64_t first, int part) {
+  constexpr int kHalves = kHeadDim / 64, kGroups = kHeadDim / 16;
   wgmma_fence();
 #pragma unroll
-  for (int term = 1; term >= 0; --term) {
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-      const std::uint64_t group = descriptor_behind(first, (term * kHalves + k / 4) * kPieceBytes + k % 4 * 32);
-      Wgmma<__half, kStepChunks, false>::register_shared(products, queries[k], group, term == 0 || k > 0);
-    }
+  for (int n = part * kHalves; n < (part + 1) * kHalves; ++n) {
+    const int term = n < kGroups ? 1 : 0, k = n % kGroups;
+    const std::uint64_t group = descriptor_behind(first, (term * kHalves + k / 4) * kPieceBytes + k % 4 * 32);
+    Wgmma<__half, kStepChunks, false>::register_shared(products, queries[k], group, n > 0);
   }
-  wgmma_commit();
+  if (part == kParts - 1) wgmma_commit();
 }
 
-// scores = products * the row's factor + bias, in place; register 4 j + 2 half + e is chunk 8 j + 2 (lane mod 4) + e of
-// the step.
-__device__ inline void scale_scores(float (&scores)[32], float factor0, float factor1, const float2* bias, int lane) {
+// scores = products * the row's factor + bias, in place; register 4 j + 2 half + e of a step is chunk
+// 8 j + 2 (lane mod 4) + e. Block j; the bias is that of the lane's two chunks.
+__device__ inline void scale_block(float* block, float factor0, float factor1, float2 bias) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float2 pair = bias[4 * j + lane % 4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      scores[4 * j + e] = fmaf(scores[4 * j + e], e < 2 ? factor0 : factor1, e % 2 == 0 ? pair.x : pair.y);
-    }
+  for (int e = 0; e < 4; ++e) {
+    block[e] = fmaf(block[e], e < 2 ? factor0 : factor1, e % 2 == 0 ? bias.x : bias.y);
   }
 }
 
-// -inf for chunks that the row of a half may not choose.
+// The products of chunks that the row of a half may not choose become what the factor makes a score of -inf.
 template <int kHalf>
-__device__ void mask_scores(float (&scores)[32], const Span& eligible, int first_chunk, int lane) {
+__device__ void mask_products(float (&products)[32], float factor, const Span& eligible, int first_chunk, int lane) {
+  const float masked = copysignf(__builtin_huge_valf(), -factor);
   const auto count = static_cast<unsigned>(eligible.empty() ? 0 : eligible.end - eligible.first);
   const int own = first_chunk + 2 * (lane % 4) - eligible.first;
 #pragma unroll
   for (int n = 0; n < 16; ++n) {
     const auto chunk = static_cast<unsigned>(own + n / 2 * 8 + n % 2);
-    if (chunk >= count) scores[n / 2 * 4 + 2 * kHalf + n % 2] = -__builtin_huge_valf();
+    if (chunk >= count) products[n / 2 * 4 + 2 * kHalf + n % 2] = masked;
   }
 }
 

@@ -6,21 +6,13 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/warp.cuh"
 #include "kernels/log_sum.h"
 
 namespace ringmark::kernels::cuda::hopper {
 
-constexpr float kLog2OfE = 1.44269504088896340736f;
-constexpr float kLnOf2 = 0.693147180559945309417f;
 constexpr float kInfinite = __builtin_huge_valf();
-
-// Relative error 2^-22; 0 below 2^-126.
-__device__ inline float exp2_of(float value) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-  return result;
-}
 
 // log2 of the sum is reference + log2(sum).
 class RowSum {
@@ -44,31 +36,27 @@ class RowSum {
     if (!(top > -kInfinite)) return;
     top = fminf(fmaxf(top, -kLargest), kLargest);
     const float reference = sum_ > 0.0f ? fmaxf(top, reference_) : top;
-    sum_ = sum_ > 0.0f ? sum_ * exp2_of(reference_ - reference) : 0.0f;
+    sum_ = sum_ > 0.0f ? sum_ * exp2_approximate(reference_ - reference) : 0.0f;
     reference_ = reference;
 #pragma unroll
     for (int n = 0; n < kCount / 2; ++n) {
       const float score = scores[n / 2 * 4 + kFirst + n % 2];
-      if (score == score) sum_ += exp2_of(score - reference_);
+      if (score == score) sum_ += exp2_approximate(score - reference_);
     }
   }
 
   // {m, l} of the quad's row: its natural lse is m + ln(l).
   __device__ float2 of_quad() const {
     const bool empty = !(sum_ > 0.0f);
-    float top = empty ? -kInfinite : reference_;
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-    float sum = empty ? 0.0f : sum_ * exp2_of(reference_ - top);
-    sum += __shfl_xor_sync(kAllLanes, sum, 1);
-    sum += __shfl_xor_sync(kAllLanes, sum, 2);
+    const float top = quad_max(empty ? -kInfinite : reference_);
+    const float sum = quad_sum(empty ? 0.0f : sum_ * exp2_approximate(reference_ - top));
     if (sum == 0.0f) return make_float2(-kInfinite, 0.0f);
     if (!(sum < kInfinite)) return make_float2(LogSum::kLargestScore, 1.0f);
-    return make_float2(top * kLnOf2, sum);
+    return make_float2(top * kLn2, sum);
   }
 
  private:
-  static constexpr float kLargest = LogSum::kLargestScore * kLog2OfE;
+  static constexpr float kLargest = LogSum::kLargestScore * kLog2E;
 
   float reference_ = 0.0f;
   float sum_ = 0.0f;

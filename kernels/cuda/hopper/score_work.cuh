@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/hopper/primitives.cuh"
-#include "kernels/cuda/hopper/score_sum.cuh"
 #include "kernels/cuda/score.h"
 #include "kernels/cuda/warp.cuh"
 
@@ -30,6 +30,7 @@ struct ScoreCall {
   std::int32_t heads_of_landmark = 1;  // query heads that share a landmark head
   std::int32_t listed = 0;
   float scale = 1.0f;
+  DType dtype = DType::kBfloat16;
   LandmarkTiles tiles;
   ApproximateLists lists;
 
@@ -109,8 +110,8 @@ struct LandmarkRing {
 
   __device__ void init(int consumer_warps) {
     for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(&full[stage], 1);
-      init_barrier(&empty[stage], consumer_warps);
+      init_barrier(&full[stage], 32);
+      init_barrier(&empty[stage], 32 * consumer_warps);
     }
   }
 
@@ -121,14 +122,13 @@ struct LandmarkRing {
     return reinterpret_cast<const float2*>(tiles.bias + first)[lane];
   }
 
-  // By a whole warp.
+  // By a whole warp, every lane of which arrives: each has written a bias.
   __device__ void load(const Place& place, const LandmarkTiles& tiles, int landmark_head, int step, float2 lane_bias,
                        int lane) {
     std::uint64_t* barrier = &full[place.stage];
     wait_barrier(&empty[place.stage], place.parity ^ 1);
-    bias[place.bias][lane] = make_float2(lane_bias.x * kLog2OfE, lane_bias.y * kLog2OfE);
-    __syncwarp();
-    if (lane != 0) return;
+    bias[place.bias][lane] = make_float2(lane_bias.x * kLog2E, lane_bias.y * kLog2E);
+    if (lane != 0) return arrive(barrier);
     arrive_and_expect(barrier, 2 * kTermBytes);
     const std::int64_t tile = std::int64_t{landmark_head} * tiles.tiles + step / kStepsOfTile;
     const std::byte* from = tiles.terms + tile * (kStepsOfTile * 2 * kTermBytes) + step % kStepsOfTile * kPieceBytes;
@@ -139,10 +139,8 @@ struct LandmarkRing {
     }
   }
 
-  // By a consumer warp that has read the terms.
-  __device__ void release(const Place& place, int lane) {
-    if (lane == 0) arrive(&empty[place.stage]);
-  }
+  // By every lane of a consumer warp that has read the terms: each has read biases of the step before.
+  __device__ void release(const Place& place) { arrive(&empty[place.stage]); }
 };
 
 }  // namespace ringmark::kernels::cuda::hopper

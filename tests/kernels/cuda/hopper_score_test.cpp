@@ -52,6 +52,17 @@ TEST_F(HopperScore, ManyChunks) {
   }
 }
 
+// Candidates that wait farther apart than the marks of waiting places reach.
+TEST_F(HopperScore, CandidatesFarApart) {
+  const int chunks = 140'000, newest = chunks - 200;
+  ScoringCase c(DType::kBfloat16, 64, 1, 2, Scorer::kHils, 4, chunks, 8, 250);
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const float offset = chunk > newest ? 100.0f : chunk % 70'000 == 5 ? 150.0f : 0.0f;
+    for (const int head : {0, 1}) c.bias(chunk, head) += offset;
+  }
+  expect_right(c);
+}
+
 // Rows as of a causal sequence with sinks, and of packed documents: rows of one tile with disjoint ranges.
 TEST_F(HopperScore, SinksAndPackedDocuments) {
   for (const int topk : {4, 24, 64}) {
