@@ -1,12 +1,14 @@
-// Memory of this rank that peers read: 64-byte aligned, not initialised.
+// Memory of this rank that peers read: 64-byte aligned. Not initialised, except where it spills to a file.
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/spill_arena.h"
 
 namespace ringmark::comm {
 
@@ -16,17 +18,20 @@ class Arena {
  public:
   // nullptr when the memory cannot be had.
   static std::shared_ptr<Arena> allocate(std::int64_t bytes);
+  // What is over the policy's memory lies in a file. Throws Error(kEnvironment) with the number and the folder.
+  static std::shared_ptr<Arena> allocate(std::int64_t bytes, const SpillPolicy& spill);
 
-  Bytes bytes() const { return {memory_.get(), size_}; }
+  Bytes bytes() const { return {memory_.get(), memory_.get_deleter().size}; }
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+    std::size_t size = 0;
+    bool spills = false;
+    void operator()(std::byte* memory) const { spills ? unmap_with_spill(memory, size) : std::free(memory); }
   };
-  Arena(std::byte* memory, std::size_t size) : memory_(memory), size_(size) {}
+  Arena(std::byte* memory, Free free) : memory_(memory, free) {}
 
   std::unique_ptr<std::byte, Free> memory_;
-  std::size_t size_;
 };
 
 struct AgreedArena {
@@ -34,7 +39,14 @@ struct AgreedArena {
   std::vector<std::int64_t> sizes;  // by rank
 };
 
-// Collective: when one rank cannot have its memory, every rank throws Error(kEnvironment) naming it and the bytes.
-AgreedArena allocate_on_all_ranks(Communicator& communicator, std::int64_t bytes);
+// Collective: the sizes of a region on all ranks. When one rank could not allocate its part, every rank throws
+// Error(kEnvironment) naming it and the bytes.
+std::vector<std::int64_t> agree_on_sizes(Communicator& communicator, std::int64_t bytes, bool allocated);
+
+// Collective, with the errors of agree_on_sizes. Ranks may have different policies.
+//
+// exposed  bytes of the policy's memory that earlier arenas of the transport have taken
+AgreedArena allocate_on_all_ranks(Communicator& communicator, std::int64_t bytes,
+                                  const std::optional<SpillPolicy>& spill, std::int64_t exposed);
 
 }  // namespace ringmark::comm

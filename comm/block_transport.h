@@ -2,25 +2,28 @@
 // bytes, never chunks.
 //
 //     auto arena = transport.expose(bytes);       // Collective; fill it
-//     transport.publish();                        // Collective: contents are final, peers may read
+//     transport.publish();                        // Collective: peers may read what was written so far
 //     auto pending = transport.get(reads);        // returns at once where the mechanism allows
 //     ... work ...
 //     pending->wait();                            // destinations are valid after this, not before
+//     ... write more; transport.publish(); ...    // as often as contents grow or change
 //     transport.retire();                         // Collective: nobody reads any more, arenas are freed
 //
-// Three implementations for host memory: loopback (same address space: one rank, or ranks as threads), rma (MPI
-// windows, passive target) and request (request and reply, answered by a thread of the owner). For GPU memory:
-// comm/cuda.
+// Four implementations for host memory: loopback (same address space: one rank, or ranks as threads), rma (MPI windows,
+// passive target), request (request and reply, answered by a thread of the owner) and ucx (one-sided reads by UCX,
+// where the build has it). For GPU memory: comm/cuda.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "comm/communicator.h"
+#include "comm/spill_arena.h"
 
 namespace ringmark::comm {
 
@@ -48,6 +51,8 @@ class BlockTransport {
   // Collective: memory of this rank that peers may read after publish(). Ranks may ask for different sizes, also zero.
   // 64-byte aligned. Error(kEnvironment) with the number of bytes when it cannot be had.
   virtual Bytes expose(std::int64_t bytes) = 0;
+  // Collective fence: what a rank wrote to its regions before it is what peers read after it. Bytes that a peer may be
+  // reading are not written: a fence lies between its last read of the old ones and the first write of the new.
   virtual void publish() = 0;
   // Reads must lie inside the peer's region: Error(kInternal) otherwise, before anything is sent. peer may be this
   // rank.
@@ -56,7 +61,7 @@ class BlockTransport {
   virtual void retire() = 0;
 };
 
-enum class TransportChoice { kAuto, kRma, kRequest };
+enum class TransportChoice { kAuto, kRma, kRequest, kUcx };
 
 struct ChosenTransport {
   std::unique_ptr<BlockTransport> transport;
@@ -67,8 +72,11 @@ struct ChosenTransport {
 // content checked while the target idles, within 2 s) and the host's shared memory holds what will be exposed, and
 // request if not. A forced choice that fails its probe throws
 // Error(kEnvironment) with the reason and never falls back.
+// kAuto leaves ucx alone: over TCP, where rma fails, its reads wait for a thread of the owner just as those of request.
 //
 // region_bytes  what this rank will expose in all, as far as it is known
-ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice, std::int64_t region_bytes = 0);
+// spill         keeps what is over its memory in a file: loopback and request can; Error(kBadInput) for the others
+ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice, std::int64_t region_bytes = 0,
+                                 const std::optional<SpillPolicy>& spill = std::nullopt);
 
 }  // namespace ringmark::comm

@@ -13,14 +13,14 @@ class NothingPending final : public PendingReads {
 
 }  // namespace
 
-LoopbackTransport::LoopbackTransport(Communicator& communicator)
-    : communicator_(communicator), table_(communicator.rank()) {
+LoopbackTransport::LoopbackTransport(Communicator& communicator, std::optional<SpillPolicy> spill)
+    : communicator_(communicator), spill_(std::move(spill)), table_(communicator.rank()) {
   require(communicator.shares_address_space(), "loopback reads stay in one address space");
 }
 
 Bytes LoopbackTransport::expose(std::int64_t bytes) {
   constexpr std::string_view kStage = "expose a region";
-  const AgreedArena agreed = allocate_on_all_ranks(communicator_, bytes);
+  const AgreedArena agreed = allocate_on_all_ranks(communicator_, bytes, spill_, table_.own_bytes());
   const std::shared_ptr<Arena>* const mine = &agreed.arena;
   std::vector<const std::shared_ptr<Arena>*> owners(agreed.sizes.size());
   std::vector<Bytes> all;

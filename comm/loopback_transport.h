@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/arena.h"
@@ -12,8 +13,9 @@ namespace ringmark::comm {
 
 class LoopbackTransport final : public BlockTransport {
  public:
-  // The communicator shares its address space and lives longer than this.
-  explicit LoopbackTransport(Communicator& communicator);
+  // The communicator shares its address space and lives longer than this. spill: keeps what is over its memory in a
+  // file.
+  explicit LoopbackTransport(Communicator& communicator, std::optional<SpillPolicy> spill = std::nullopt);
 
   std::string_view name() const override { return "loopback"; }
   Bytes expose(std::int64_t bytes) override;
@@ -24,6 +26,7 @@ class LoopbackTransport final : public BlockTransport {
 
  private:
   Communicator& communicator_;
+  std::optional<SpillPolicy> spill_;
   RegionTable table_;
   // By region, by rank. Owned together: a rank that unwinds takes no memory away from one that still reads.
   std::vector<std::vector<std::shared_ptr<const Arena>>> arenas_;

@@ -11,6 +11,7 @@
 #include "comm/mpi_session.h"
 #include "comm/peer_requests.h"
 #include "comm/rank_order_reduce.h"
+#include "comm/uncancellable_wait.h"
 #include "core/error.h"
 
 namespace ringmark::comm {
@@ -127,7 +128,8 @@ void MpiCommunicator::all_reduce_max(std::string_view stage, std::span<double> v
 void MpiCommunicator::abort(int code) noexcept { MpiSession::abort(code); }
 
 std::shared_ptr<OwnedComm> MpiCommunicator::duplicate(std::string_view stage) {
-  barrier(stage);  // MPI_Comm_dup has no deadline; this has
+  barrier(stage);  // names who is missing, which MPI_Comm_dup does not
+  const UncancellableWait wait(rank_, stage, options_.timeout);
   return std::make_shared<OwnedComm>(comm_.get());
 }
 

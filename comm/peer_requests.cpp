@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "comm/backoff.h"
+#include "comm/current_wait.h"
 #include "comm/deadline.h"
 #include "comm/mpi_error.h"
 #include "comm/peer_failure.h"
@@ -48,8 +50,11 @@ void PeerRequests::wait(std::string_view stage, std::chrono::duration<double> ti
   const auto begin = Deadline::Clock::now();
   const Deadline deadline = Deadline::in(timeout);
   Backoff backoff;
+  std::optional<CurrentWait> current;
   while (!all_complete(stage)) {
-    if (deadline.passed()) give_up(stage, Deadline::Clock::now() - begin);
+    const Deadline::Clock::duration waited = Deadline::Clock::now() - begin;
+    if (deadline.passed()) give_up(stage, waited);
+    if (!current && waited > kNotedWait) current.emplace(stage, unfinished_peers());
     backoff.pause();
   }
   check_sizes(stage);
@@ -76,16 +81,19 @@ bool PeerRequests::all_complete(std::string_view stage) {
 }
 
 void PeerRequests::give_up(std::string_view stage, std::chrono::duration<double> waited) {
+  const std::vector<int> late = unfinished_peers();
+  abandon();
+  fail_peer(waited_text(rank_, stage, waited, late));
+}
+
+std::vector<int> PeerRequests::unfinished_peers() const {
   std::set<int> late;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     int complete = 0;
-    if (MPI_Test(&requests_[i], &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS || !complete) {
-      late.insert(operations_[i].peer);
-    }
+    const int code = MPI_Request_get_status(requests_[i], &complete, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || !complete) late.insert(operations_[i].peer);
   }
-  abandon();
-  const std::vector<int> peers(late.begin(), late.end());
-  fail_peer(waited_text(rank_, stage, waited, peers));
+  return {late.begin(), late.end()};
 }
 
 void PeerRequests::check_sizes(std::string_view stage) const {

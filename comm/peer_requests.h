@@ -45,6 +45,7 @@ class PeerRequests {
   MPI_Request* start(int peer, Kind kind, std::size_t bytes);
   bool all_complete(std::string_view stage);
   [[noreturn]] void give_up(std::string_view stage, std::chrono::duration<double> waited);
+  std::vector<int> unfinished_peers() const;
   void check_sizes(std::string_view stage) const;
   void abandon() noexcept;
 

@@ -11,6 +11,12 @@ void RegionTable::clear() {
   published_ = 0;
 }
 
+std::int64_t RegionTable::own_bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& sizes : sizes_) sum += sizes[static_cast<std::size_t>(rank_)];
+  return sum;
+}
+
 void RegionTable::check(std::span<const RemoteRead> reads) const {
   for (const RemoteRead& read : reads) {
     const auto region = static_cast<std::size_t>(read.region);

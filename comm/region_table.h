@@ -21,6 +21,8 @@ class RegionTable {
   // sizes: of the next region, by rank.
   void add(std::vector<std::int64_t> sizes) { sizes_.push_back(std::move(sizes)); }
   void publish() { published_ = sizes_.size(); }
+  // What this rank has exposed in all.
+  std::int64_t own_bytes() const;
   void clear();
 
   // Throws Error(kInternal) naming the read when one names no rank, no published region, or bytes outside of it.

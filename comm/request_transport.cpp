@@ -96,15 +96,17 @@ std::shared_ptr<OwnedComm> open_wire(MpiCommunicator& communicator) {
 
 }  // namespace
 
-RequestTransport::RequestTransport(MpiCommunicator& communicator, std::chrono::duration<double> read_timeout)
+RequestTransport::RequestTransport(MpiCommunicator& communicator, std::chrono::duration<double> read_timeout,
+                                   std::optional<SpillPolicy> spill)
     : communicator_(communicator),
       read_timeout_(read_timeout),
+      spill_(std::move(spill)),
       wire_(open_wire(communicator)),
       table_(communicator.rank()),
       server_(wire_) {}
 
 Bytes RequestTransport::expose(std::int64_t bytes) {
-  AgreedArena agreed = allocate_on_all_ranks(communicator_, bytes);
+  AgreedArena agreed = allocate_on_all_ranks(communicator_, bytes, spill_, table_.own_bytes());
   arenas_.push_back(agreed.arena);
   table_.add(std::move(agreed.sizes));
   return agreed.arena->bytes();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "comm/block_transport.h"
 #include "comm/mpi_communicator.h"
@@ -14,8 +15,9 @@ namespace ringmark::comm {
 class RequestTransport final : public BlockTransport {
  public:
   // Collective. The communicator lives longer than this. Throws Error(kEnvironment) without MPI_THREAD_MULTIPLE.
-  // read_timeout: longest wait for one batch.
-  RequestTransport(MpiCommunicator& communicator, std::chrono::duration<double> read_timeout);
+  // read_timeout: longest wait for one batch. spill: keeps what is over its memory in a file.
+  RequestTransport(MpiCommunicator& communicator, std::chrono::duration<double> read_timeout,
+                   std::optional<SpillPolicy> spill = std::nullopt);
 
   std::string_view name() const override { return "request"; }
   Bytes expose(std::int64_t bytes) override;
@@ -28,6 +30,7 @@ class RequestTransport final : public BlockTransport {
 
   MpiCommunicator& communicator_;
   std::chrono::duration<double> read_timeout_;
+  std::optional<SpillPolicy> spill_;
   std::shared_ptr<OwnedComm> wire_;
   RegionTable table_;
   RequestServer::Regions arenas_;

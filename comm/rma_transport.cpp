@@ -13,6 +13,7 @@
 #include "comm/mpi_error.h"
 #include "comm/peer_requests.h"
 #include "comm/read_runs.h"
+#include "comm/uncancellable_wait.h"
 #include "core/error.h"
 
 namespace ringmark::comm {
@@ -71,7 +72,10 @@ Bytes RmaTransport::expose(std::int64_t bytes) {
   void* start = nullptr;
   Window window;
   const auto allocated = static_cast<MPI_Aint>(bytes + static_cast<std::int64_t>(kArenaAlignment));
-  const int code = MPI_Win_allocate(allocated, 1, MPI_INFO_NULL, wire_->get(), &start, &window.handle);
+  const int code = [&] {
+    const UncancellableWait wait(communicator_.rank(), kExposing, communicator_.timeout());
+    return MPI_Win_allocate(allocated, 1, MPI_INFO_NULL, wire_->get(), &start, &window.handle);
+  }();
   std::int64_t failed = code == MPI_SUCCESS ? 0 : 1;
   communicator_.all_reduce_max(kExposing, std::span(&failed, 1));
   if (failed != 0) {
@@ -141,7 +145,9 @@ std::unique_ptr<PendingReads> RmaTransport::get(std::span<const RemoteRead> read
 }
 
 void RmaTransport::retire() {
-  communicator_.barrier("retire regions");
+  constexpr std::string_view kRetiring = "retire regions";
+  communicator_.barrier(kRetiring);
+  const UncancellableWait wait(communicator_.rank(), kRetiring, communicator_.timeout());
   for (Window& window : windows_) {
     check(MPI_Win_unlock_all(window.handle), "MPI_Win_unlock_all");
     check(MPI_Win_free(&window.handle), "MPI_Win_free");

@@ -3,13 +3,19 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <string_view>
 #include <thread>
 
+#include "comm/faulty_transport.h"
 #include "comm/mpi_communicator.h"
 #include "comm/request_transport.h"
 #include "comm/rma_transport.h"
 #include "comm/transport_probe.h"
 #include "tests/comm/transport_contract.h"
+#ifdef RINGMARK_HAS_UCX
+#include "comm/ucx_transport.h"
+#endif
 
 namespace ringmark::comm {
 namespace {
@@ -18,9 +24,27 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
+std::string name_of(TransportChoice choice) {
+  switch (choice) {
+    case TransportChoice::kRma: return "rma";
+    case TransportChoice::kRequest: return "request";
+    case TransportChoice::kUcx: return "ucx";
+    case TransportChoice::kAuto: break;
+  }
+  return "auto";
+}
+
+std::vector<TransportChoice> built_transports() {
+  std::vector<TransportChoice> built = {TransportChoice::kRma, TransportChoice::kRequest};
+#ifdef RINGMARK_HAS_UCX
+  built.push_back(TransportChoice::kUcx);
+#endif
+  return built;
+}
+
 class ForcedTransport : public testing::TestWithParam<TransportChoice> {
  protected:
-  static std::string name() { return GetParam() == TransportChoice::kRma ? "rma" : "request"; }
+  static std::string name() { return name_of(GetParam()); }
   MpiCommunicator communicator_{MPI_COMM_WORLD, {.timeout = seconds(60)}};
 };
 
@@ -35,6 +59,11 @@ TEST_P(ForcedTransport, honours_the_contract) {
 TEST_P(ForcedTransport, moves_long_reads_whole) {
   const ChosenTransport chosen = choose_transport(communicator_, GetParam());
   contract::long_reads_arrive_whole(communicator_, *chosen.transport);
+}
+
+TEST_P(ForcedTransport, shows_after_every_fence_what_was_written) {
+  const ChosenTransport chosen = choose_transport(communicator_, GetParam());
+  contract::every_fence_shows_what_was_written(communicator_, *chosen.transport);
 }
 
 TEST_P(ForcedTransport, splits_reads_at_the_slice_limit) {
@@ -92,8 +121,8 @@ TEST_P(ForcedTransport, names_a_rank_that_does_not_publish) {
   communicator_.barrier("everybody is back");
 }
 
-INSTANTIATE_TEST_SUITE_P(Mpi, ForcedTransport, testing::Values(TransportChoice::kRma, TransportChoice::kRequest),
-                         [](const auto& choice) { return choice.param == TransportChoice::kRma ? "rma" : "request"; });
+INSTANTIATE_TEST_SUITE_P(Mpi, ForcedTransport, testing::ValuesIn(built_transports()),
+                         [](const auto& choice) { return name_of(choice.param); });
 
 TEST(AutomaticTransport, works_and_says_why) {
   MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
@@ -104,33 +133,6 @@ TEST(AutomaticTransport, works_and_says_why) {
   }
   contract::honours_the_contract(communicator, *chosen.transport);
 }
-
-// Wraps a working transport and spoils it in one way, as a broken stack would.
-class SpoiledTransport final : public BlockTransport {
- public:
-  enum class Fault { kWrongContent, kWaitsForTarget };
-  SpoiledTransport(Communicator& communicator, BlockTransport& inner, Fault fault)
-      : communicator_(communicator), inner_(inner), fault_(fault) {}
-
-  std::string_view name() const override { return "spoiled"; }
-  Bytes expose(std::int64_t bytes) override { return inner_.expose(bytes); }
-  void publish() override { inner_.publish(); }
-  void retire() override { inner_.retire(); }
-  std::unique_ptr<PendingReads> get(std::span<const RemoteRead> reads) override {
-    if (fault_ == Fault::kWaitsForTarget) std::this_thread::sleep_for(milliseconds(110));
-    auto pending = inner_.get(reads);
-    if (fault_ == Fault::kWrongContent && communicator_.rank() == 0) {
-      pending->wait();
-      reads.back().destination.back() ^= std::byte{1};
-    }
-    return pending;
-  }
-
- private:
-  Communicator& communicator_;
-  BlockTransport& inner_;
-  Fault fault_;
-};
 
 // A container's /dev/shm is often far smaller than the regions.
 TEST(AutomaticTransport, leaves_shared_memory_alone_where_it_has_no_room) {
@@ -144,7 +146,7 @@ TEST(Probe, finds_a_transport_that_reads_wrong_bytes) {
   MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
   if (communicator.size() == 1) GTEST_SKIP() << "nobody to read from";
   RequestTransport inner(communicator, kProbeLimit);
-  SpoiledTransport spoiled(communicator, inner, SpoiledTransport::Fault::kWrongContent);
+  FaultyTransport spoiled(communicator, inner, {{{.kind = FaultKind::kFlipBit, .times = 100}}});
   const ProbeResult result = probe_transport(communicator, spoiled);
   EXPECT_FALSE(result.passed);
   EXPECT_NE(result.words.find("wrong content"), std::string::npos) << result.words;
@@ -154,20 +156,21 @@ TEST(Probe, finds_a_transport_that_needs_its_target) {
   MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
   if (communicator.size() == 1) GTEST_SKIP() << "nobody to read from";
   RequestTransport inner(communicator, kProbeLimit);
-  SpoiledTransport spoiled(communicator, inner, SpoiledTransport::Fault::kWaitsForTarget);
+  FaultyTransport spoiled(communicator, inner,
+                          {{{.kind = FaultKind::kDelay, .times = 100, .delay = milliseconds(110)}}});
   const ProbeResult result = probe_transport(communicator, spoiled);
   EXPECT_FALSE(result.passed);
   EXPECT_NE(result.words.find("waits for its target"), std::string::npos) << result.words;
 }
 
 // The whole process of the owner stands still, its serving thread included.
-TEST(RequestTransport, names_an_owner_that_stands_still) {
-  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
+template <class Transport>
+void expect_named_when_standing_still(MpiCommunicator& communicator) {
   if (communicator.size() == 1 || communicator.host_ranks() != communicator.size()) {
     GTEST_SKIP() << "needs a second process on this host";
   }
   for (const std::int64_t bytes : {std::int64_t{100}, std::int64_t{9'000'000}}) {
-    RequestTransport transport(communicator, milliseconds(500));
+    Transport transport(communicator, milliseconds(500));
     contract::fill(transport.expose(bytes), communicator.rank(), 0, 0);
     transport.publish();
     const auto processes = communicator.gather_sizes("processes", getpid());
@@ -189,6 +192,22 @@ TEST(RequestTransport, names_an_owner_that_stands_still) {
     communicator.barrier("the owner goes on");
   }
 }
+
+TEST(RequestTransport, names_an_owner_that_stands_still) {
+  MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = seconds(60)});
+  expect_named_when_standing_still<RequestTransport>(communicator);
+}
+
+#ifdef RINGMARK_HAS_UCX
+// Over shared segments a read needs nothing of its owner; over TCP it does.
+TEST_P(ForcedTransport, of_ucx_over_tcp_names_an_owner_that_stands_still) {
+  const char* transports = std::getenv("UCX_TLS");
+  if (GetParam() != TransportChoice::kUcx || transports == nullptr || std::string_view(transports) != "tcp,self") {
+    GTEST_SKIP() << "needs UCX_TLS=tcp,self";
+  }
+  expect_named_when_standing_still<UcxTransport>(communicator_);
+}
+#endif
 
 }  // namespace
 }  // namespace ringmark::comm

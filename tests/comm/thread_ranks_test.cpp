@@ -30,6 +30,7 @@ TEST_P(ThreadRanks, honour_the_transport_contract_by_loopback) {
     EXPECT_EQ(chosen.why.substr(0, 9), "loopback:");
     contract::honours_the_contract(communicator, *chosen.transport);
     contract::long_reads_arrive_whole(communicator, *chosen.transport);
+    contract::every_fence_shows_what_was_written(communicator, *chosen.transport);
     contract::impossible_regions_are_refused_on_every_rank(communicator, *chosen.transport);
     contract::honours_the_contract(communicator, *chosen.transport);
   });
@@ -106,6 +107,7 @@ TEST_P(ThreadRanks, refuse_transports_that_need_mpi) {
   run_thread_ranks(GetParam(), [](Communicator& communicator) {
     EXPECT_THROW(choose_transport(communicator, TransportChoice::kRma), Error);
     EXPECT_THROW(choose_transport(communicator, TransportChoice::kRequest), Error);
+    EXPECT_THROW(choose_transport(communicator, TransportChoice::kUcx), Error);
   });
 }
 

@@ -205,6 +205,29 @@ inline void long_reads_arrive_whole(Communicator& communicator, BlockTransport& 
   transport.retire();
 }
 
+// Contents change between fences, as blocks that are appended to do: peers read the new bytes after every one of them.
+// A region that is exposed later joins the others.
+inline void every_fence_shows_what_was_written(Communicator& communicator, BlockTransport& transport) {
+  constexpr std::int64_t kBytes = 20'000;
+  constexpr int kRounds = 100;
+  std::vector<Bytes> regions;
+  for (int round = 0; round < kRounds; ++round) {
+    if (round % (kRounds / 2) == 0) regions.push_back(transport.expose(kBytes));
+    const int exposed = static_cast<int>(regions.size());
+    for (int region = 0; region < exposed; ++region) {
+      fill(regions[static_cast<std::size_t>(region)], communicator.rank(), region, round);
+    }
+    transport.publish();
+    Batch batch(kBytes * communicator.size() * exposed);
+    for (int peer = 0; peer < communicator.size(); ++peer) {
+      for (int region = 0; region < exposed; ++region) batch.add(peer, region, 0, kBytes);
+    }
+    read_and_check(transport, batch, round);
+    transport.publish();  // nobody reads the old bytes any more
+  }
+  transport.retire();
+}
+
 // One rank asks for more than there is: every rank says how much, and the transport stays usable.
 inline void impossible_regions_are_refused_on_every_rank(Communicator& communicator, BlockTransport& transport) {
   constexpr std::int64_t kTooMuch = std::int64_t{1} << 60;
