@@ -1,26 +1,13 @@
 #include "kvstore/safetensors_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "core/error.h"
 
 namespace ringmark::kvstore {
-namespace {
-
-// Without O_NONBLOCK opening a named pipe would wait for a writer that never comes.
-Descriptor open_for_reading(const std::string& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) fail_bad_input(fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
-  return file;
-}
-
-}  // namespace
 
 SafetensorsHeader read_safetensors_header(const Descriptor& file, const std::string& path) {
   const std::int64_t file_bytes = regular_file_bytes(file, path);

@@ -1,5 +1,6 @@
 #include "kvstore/safetensors_io.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,10 +24,17 @@ Descriptor::~Descriptor() {
 
 int Descriptor::release() { return std::exchange(number_, -1); }
 
+// Without O_NONBLOCK opening a named pipe would wait for a writer that never comes.
+Descriptor open_for_reading(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) fail_bad_input(fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
+  return file;
+}
+
 std::int64_t regular_file_bytes(const Descriptor& file, const std::string& path) {
   struct stat status {};
   if (::fstat(file.number(), &status) != 0) fail_environment(fmt::format("{}: {}", path, std::strerror(errno)));
-  if (S_ISDIR(status.st_mode)) fail_bad_input(fmt::format("{}: is a folder, not a safetensors file", path));
+  if (S_ISDIR(status.st_mode)) fail_bad_input(fmt::format("{}: is a folder, not a file", path));
   if (!S_ISREG(status.st_mode)) fail_bad_input(fmt::format("{}: is not a regular file", path));
   return status.st_size;
 }
@@ -58,6 +66,15 @@ void write_range(const Descriptor& file, std::int64_t offset, std::span<const st
                                    put < 0 ? std::strerror(errno) : "nothing was written"));
     }
     done += static_cast<std::size_t>(put);
+  }
+}
+
+void sync_folder(const std::string& folder) {
+  const std::string path = folder.empty() ? "." : folder;
+  const Descriptor opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some network file systems cannot sync a folder (EINVAL); their rename is durable on the server.
+  if (!opened.is_open() || (::fsync(opened.number()) != 0 && errno != EINVAL)) {
+    fail_environment(fmt::format("{}: cannot sync the folder: {}", path, std::strerror(errno)));
   }
 }
 

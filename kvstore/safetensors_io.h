@@ -1,4 +1,4 @@
-// The system calls behind reading and writing safetensors: whole ranges or an error, interruptions and short transfers
+// The system calls behind reading and writing files: whole ranges or an error, interruptions and short transfers
 // handled in one place.
 #pragma once
 
@@ -27,6 +27,9 @@ class Descriptor {
   int number_ = -1;
 };
 
+// Throws Error(kBadInput) with `path`.
+Descriptor open_for_reading(const std::string& path);
+
 // Size of an open regular file. Throws Error(kBadInput) with `path` when it is anything else.
 std::int64_t regular_file_bytes(const Descriptor& file, const std::string& path);
 
@@ -36,5 +39,8 @@ void read_range(const Descriptor& file, std::int64_t offset, std::span<std::byte
 
 // Writes all of `data` at `offset`. Throws Error(kEnvironment), naming `what`.
 void write_range(const Descriptor& file, std::int64_t offset, std::span<const std::byte> data, const std::string& what);
+
+// Makes the names in a folder durable; "" is the current one. Throws Error(kEnvironment).
+void sync_folder(const std::string& folder);
 
 }  // namespace ringmark::kvstore

@@ -85,15 +85,6 @@ mode_t current_umask() {
   return mask;
 }
 
-void sync_folder(const std::string& path) {
-  const std::string folder = split(path).folder.empty() ? "." : split(path).folder;
-  const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some network file systems cannot sync a folder (EINVAL); their rename is durable on the server.
-  if (!opened.is_open() || (::fsync(opened.number()) != 0 && errno != EINVAL)) {
-    fail_environment(fmt::format("{}: cannot sync the folder: {}", folder, std::strerror(errno)));
-  }
-}
-
 }  // namespace
 
 SafetensorsWriter SafetensorsWriter::create(const std::string& path, const std::vector<TensorToWrite>& tensors,
@@ -204,7 +195,7 @@ void SafetensorsWriter::commit() {
     fail_environment(fmt::format("{}: cannot rename {}: {}", path_, temporary_path_, std::strerror(errno)));
   }
   removes_temporary_ = false;
-  sync_folder(path_);
+  sync_folder(split(path_).folder);
 }
 
 }  // namespace ringmark::kvstore
