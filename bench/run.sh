@@ -8,6 +8,12 @@ echo
 echo
 "$build/bench/prefill_bench" 1
 echo
+echo "one block from another rank: p50 and p99 of the time, and the rate of 16 blocks at once"
+"$build/bench/transport_bench"
+mpirun --oversubscribe -n 2 "$build/bench/transport_bench" < /dev/null
+echo
+mpirun --oversubscribe -n 4 "$build/bench/decode_bench" < /dev/null
+echo
 echo "bytes fetched on 4 ranks, 131072 planted tokens, by the number of directions that queries return to"
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
 for topics in 4 8 16 64 0; do

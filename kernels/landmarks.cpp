@@ -5,6 +5,11 @@
 #include <utility>
 
 namespace ringmark::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+}  // namespace
 
 LandmarkShape LandmarkShape::of(const AttentionProblem& problem, Scorer scorer) {
   switch (scorer) {
@@ -16,26 +21,41 @@ LandmarkShape LandmarkShape::of(const AttentionProblem& problem, Scorer scorer) 
   return {};
 }
 
-PackedLandmarks::PackedLandmarks(LandmarkShape shape, std::vector<ChunkId> chunks, std::span<const float> records)
+PackedLandmarks::PackedLandmarks(LandmarkShape shape, std::vector<ChunkId> chunks)
     : shape_(shape), chunks_(std::move(chunks)) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto lanes = static_cast<std::int64_t>(chunks_.size()) * shape_.vectors;
   panels_ = (lanes + kPanel - 1) / kPanel;
   keys_.resize(static_cast<std::size_t>(shape_.heads * panels_ * shape_.head_dim));
   PanelRow unused;
   std::fill_n(unused.lanes, kPanel, -kInfinity);
   bias_.assign(static_cast<std::size_t>(shape_.heads * panels_), unused);
+}
 
+PackedLandmarks::PackedLandmarks(LandmarkShape shape, std::vector<ChunkId> chunks, std::span<const float> records)
+    : PackedLandmarks(shape, std::move(chunks)) {
+  const auto floats = static_cast<std::size_t>(shape_.record_floats());
+  // The panel of one head stays in the L1 cache while its chunks are written.
   for (std::int64_t head = 0; head < shape_.heads; ++head) {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      const float* record = records.data() + lane / shape_.vectors * shape_.record_floats();
-      const float* key = record + (head * shape_.vectors + lane % shape_.vectors) * shape_.head_dim;
-      if (shape_.vectors > 1 && key[0] == kInfinity) continue;  // an unused vector
-      PanelRow* components = &keys_[static_cast<std::size_t>((head * panels_ + lane / kPanel) * shape_.head_dim)];
-      for (std::int64_t i = 0; i < shape_.head_dim; ++i) components[i].lanes[lane % kPanel] = key[i];
-      PanelRow& bias = bias_[static_cast<std::size_t>(head * panels_ + lane / kPanel)];
-      bias.lanes[lane % kPanel] = record[shape_.bias_offset() + head];
+    for (std::size_t n = 0; n < chunks_.size(); ++n) {
+      set(head, static_cast<std::int64_t>(n), records.subspan(n * floats, floats));
     }
+  }
+}
+
+void PackedLandmarks::set(std::int64_t position, std::span<const float> record) {
+  for (std::int64_t head = 0; head < shape_.heads; ++head) set(head, position, record);
+}
+
+void PackedLandmarks::set(std::int64_t head, std::int64_t position, std::span<const float> record) {
+  const float* key = record.data() + head * shape_.vectors * shape_.head_dim;
+  for (std::int64_t vector = 0; vector < shape_.vectors; ++vector, key += shape_.head_dim) {
+    if (shape_.vectors > 1 && key[0] == kInfinity) continue;  // an unused vector
+    const std::int64_t lane = position * shape_.vectors + vector;
+    const std::int64_t panel = head * panels_ + lane / kPanel;
+    PanelRow* components = &keys_[static_cast<std::size_t>(panel * shape_.head_dim)];
+    for (std::int64_t i = 0; i < shape_.head_dim; ++i) components[i].lanes[lane % kPanel] = key[i];
+    bias_[static_cast<std::size_t>(panel)].lanes[lane % kPanel] =
+        record[static_cast<std::size_t>(shape_.bias_offset() + head)];
   }
 }
 

@@ -46,16 +46,21 @@ void build_landmarks(const AttentionProblem& problem, Scorer scorer, const parti
                      std::span<float> records, int threads);
 
 // Landmarks of an ascending list of chunks, repacked for scoring: panels of kPanel chunks, head_dim-major, so that one
-// vector register holds the same component of consecutive chunks. Immutable once made.
+// vector register holds the same component of consecutive chunks. Chunks of a layer that grows have a place from the
+// start and a record later; until then nothing may score them.
 class PackedLandmarks {
  public:
   static constexpr std::int64_t kPanel = 32;
 
-  // records: one per chunk of `chunks` (ascending), all with a landmark.
+  // chunks: ascending, all with a landmark; none of them has its record yet.
+  PackedLandmarks(LandmarkShape shape, std::vector<ChunkId> chunks);
+  // records: one per chunk.
   PackedLandmarks(LandmarkShape shape, std::vector<ChunkId> chunks, std::span<const float> records);
 
   const LandmarkShape& shape() const { return shape_; }
   const std::vector<ChunkId>& chunks() const { return chunks_; }
+  // The record of the chunk at a position of chunks(), once.
+  void set(std::int64_t position, std::span<const float> record);
   std::int64_t panels() const { return panels_; }  // kPanel lanes each; lanes = chunks x vectors, padded
   // [head_dim][kPanel]; lanes past the end are zero.
   const float* panel(std::int64_t landmark_head, std::int64_t panel) const {
@@ -71,6 +76,8 @@ class PackedLandmarks {
   struct alignas(64) PanelRow {
     float lanes[kPanel];
   };
+
+  void set(std::int64_t head, std::int64_t position, std::span<const float> record);
 
   LandmarkShape shape_;
   std::vector<ChunkId> chunks_;

@@ -38,6 +38,23 @@ std::vector<std::int32_t> deal_zigzag(const SequenceGrid& grid, int ranks) {
   return owner;
 }
 
+std::vector<std::int32_t> deal_in_rotation(const SequenceGrid& grid, int ranks) {
+  std::vector<std::int32_t> owner(static_cast<std::size_t>(grid.chunk_count()));
+  for (std::size_t c = 0; c < owner.size(); ++c) {
+    owner[c] = static_cast<std::int32_t>(c % static_cast<std::size_t>(ranks));
+  }
+  return owner;
+}
+
+std::vector<std::int32_t> deal(const SequenceGrid& grid, int ranks, Balance balance) {
+  switch (balance) {
+    case Balance::kContiguous: return deal_contiguous(grid, ranks);
+    case Balance::kZigzag: return deal_zigzag(grid, ranks);
+    case Balance::kRotate: return deal_in_rotation(grid, ranks);
+  }
+  return {};
+}
+
 std::int64_t pairs_of(const SequenceGrid& grid, TokenId query) {
   const std::int64_t window_chunks = (grid.window_of(query).size() + grid.chunk_size() - 1) / grid.chunk_size();
   return window_chunks + grid.eligible(query).size();
@@ -55,11 +72,18 @@ std::int64_t pairs_of(const SequenceGrid& grid, Range<TokenId> queries) {
 
 }  // namespace
 
-std::string_view name_of(Balance balance) { return balance == Balance::kContiguous ? "contiguous" : "zigzag"; }
+std::string_view name_of(Balance balance) {
+  switch (balance) {
+    case Balance::kContiguous: return "contiguous";
+    case Balance::kZigzag: return "zigzag";
+    case Balance::kRotate: return "rotate";
+  }
+  return "?";
+}
 
 Layout make_layout(const SequenceGrid& grid, int ranks, Balance balance) {
   Layout layout;
-  layout.owner_ = balance == Balance::kContiguous ? deal_contiguous(grid, ranks) : deal_zigzag(grid, ranks);
+  layout.owner_ = deal(grid, ranks, balance);
   layout.chunks_of_.resize(static_cast<std::size_t>(ranks));
   layout.token_count_.assign(static_cast<std::size_t>(ranks), 0);
   for (std::int64_t c = 0; c < grid.chunk_count(); ++c) {

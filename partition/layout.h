@@ -14,6 +14,7 @@ namespace ringmark::partition {
 enum class Balance {
   kContiguous,  // rank r owns one run of chunks
   kZigzag,      // every document is cut into 2 x ranks segments that are dealt 0..R-1, R-1..0: even causal work
+  kRotate,      // chunk c belongs to rank c mod R: sequences that grow fill all ranks alike
 };
 
 std::string_view name_of(Balance balance);

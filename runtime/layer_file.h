@@ -1,6 +1,6 @@
 // One attention layer in a safetensors file: tensors q [N, H, d], k and v [N, Hkv, d], optionally landmark_q [N, H, d]
-// (retrieval queries; the row of a chunk's last slot is its landmark query) and cu_seqlens [documents + 1]; metadata
-// chunk_size, window, topk, sinks, scale, landmark_slots as defaults. Described in docs/formats.md.
+// (retrieval queries; the row of a chunk's last slot is its landmark query), cu_seqlens [documents + 1] and token_ids
+// [N]; metadata chunk_size, window, topk, sinks, scale, landmark_slots as defaults. Described in docs/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,9 @@ class LayerFile {
   // Scorer is the caller's; the rest is from the file.
   const AttentionPolicy& policy() const { return policy_; }
   bool has_retrieval_queries() const { return has_retrieval_queries_; }
+
+  // Of all tokens; empty when the file has none.
+  std::vector<std::int64_t> token_ids() const;
 
   // The rank's rows. Throws Error(kBadInput) naming the tensor and the token of a value that is NaN or infinite.
   LayerShard load(const partition::Layout& layout, RankId rank) const;

@@ -2,10 +2,14 @@
 // [N, Hkv, K] I32 (ids ascending, -1 unused), in token order whatever the layout. Described in docs/formats.md.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "core/problem.h"
+#include "kvstore/safetensors_writer.h"
 #include "partition/layout.h"
 #include "runtime/prefill.h"
 
@@ -15,6 +19,10 @@ struct OutputFile {
   std::string path;
   bool with_chunks = false;
 };
+
+// What every file of results holds: o and lse of `rows` rows, and the policy behind them.
+std::vector<kvstore::TensorToWrite> result_tensors(const AttentionProblem& problem, std::int64_t rows);
+std::map<std::string, std::string> policy_metadata(const AttentionProblem& problem, const AttentionPolicy& policy);
 
 // Throws Error when the file could not be written as things stand: folder, permissions, space. Leaves nothing behind.
 void check_output(const OutputFile& file, const AttentionProblem& problem, const AttentionPolicy& policy);

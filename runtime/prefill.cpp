@@ -72,7 +72,8 @@ class Prefill {
     result_.selection = select_chunks(landmarks);  // global top-K, independent of the rank count
     attend_chunks(landmarks);                      // only the chosen blocks move; hierarchical softmax
     meeting_.meet("end of the layer");
-    transport_.retire();  // nobody reads any more
+    keep_state(landmarks);  // for whoever wants a snapshot
+    transport_.retire();    // nobody reads any more
     return std::move(result_);
   }
 
@@ -80,8 +81,8 @@ class Prefill {
   void store_blocks() {
     const auto span = result_.clock.time("landmarks");
     const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
-    const BlockStore blocks(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(),
-                            transport_.expose(BlockStore::bytes_of(problem_, chunks)));
+    block_arena_ = transport_.expose(BlockStore::bytes_of(problem_, chunks));
+    const BlockStore blocks(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(), block_arena_);
     shard_.release_keys_and_values();
     blocks.list_in(table_);
   }
@@ -148,6 +149,10 @@ class Prefill {
     result_.bytes_merged += record_fetcher.bytes();
   }
 
+  void keep_state(const LandmarkTable& landmarks) {
+    if (options_.keep) options_.keep({grid_, layout_.chunks_of(rank_), block_arena_, landmarks.own_records()});
+  }
+
   // hils scores with the retrieval queries, whose calibration was trained for it.
   RowsView scoring_queries() const {
     return policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
@@ -200,6 +205,7 @@ class Prefill {
   SequenceGrid grid_;
   std::vector<TokenId> tokens_;
   BlockTable table_;
+  comm::Bytes block_arena_;
   PrefillResult result_;
   Meeting meeting_{communicator_, grid_, layout_};
 };

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "comm/block_transport.h"
@@ -10,6 +13,7 @@
 #include "core/problem.h"
 #include "kernels/select_chunks.h"
 #include "partition/layout.h"
+#include "partition/sequence_grid.h"
 #include "runtime/layer_shard.h"
 #include "runtime/merge_strategy.h"
 #include "runtime/progress_sink.h"
@@ -17,12 +21,22 @@
 
 namespace ringmark::runtime {
 
+// What a finished layer leaves on this rank: all its chunks, ascending. Valid while the call that hands it over lasts.
+struct PrefillState {
+  const partition::SequenceGrid& grid;
+  std::span<const ChunkId> chunks;
+  std::span<const std::byte> blocks;  // [chunks, Hkv] blocks
+  std::span<const float> records;     // [chunks] landmark records; those of chunks without a landmark mean nothing
+};
+
 struct PrefillOptions {
   Merge merge = Merge::kAuto;
   std::int64_t fetch_budget = std::int64_t{64} << 20;  // bytes of received blocks held at once
   std::int64_t table_budget = std::int64_t{1} << 30;   // gathered landmark table, for Merge::kAuto
   int threads = 1;
   Trace* trace = nullptr;  // where spans of the stages go; may be null
+  // Called once on every rank when all ranks are done, before the memory goes; may be collective, may be empty.
+  std::function<void(const PrefillState&)> keep = {};
 };
 
 struct PrefillResult {

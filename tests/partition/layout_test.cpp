@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace ringmark::partition {
@@ -31,6 +32,24 @@ TEST(Layout, deals_by_hand) {
             (std::vector<std::int64_t>{0, 0, 1, 1, 1, 1, 0, 0}));
   EXPECT_EQ(owners(make_layout(grid_of(8, 1), 4, Balance::kZigzag), 8),
             (std::vector<std::int64_t>{0, 1, 2, 3, 3, 2, 1, 0}));
+  EXPECT_EQ(owners(make_layout(grid_of(8, 1), 3, Balance::kRotate), 8),
+            (std::vector<std::int64_t>{0, 1, 2, 0, 1, 2, 0, 1}));
+}
+
+// However far the documents have grown, no rank holds more than one chunk a document above its share.
+TEST(Layout, rotation_fills_all_ranks_alike) {
+  const SequenceGrid grid = grid_of(300, 4, {0, 101, 130, 300});
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    const Layout layout = make_layout(grid, ranks, Balance::kRotate);
+    for (const Document& document : grid.documents()) {
+      std::vector<std::int64_t> held(static_cast<std::size_t>(ranks), 0);
+      for (ChunkId chunk = document.chunks.begin; chunk < document.chunks.end; ++chunk) {
+        ++held[static_cast<std::size_t>(layout.owner(chunk).value())];
+        const auto [least, most] = std::minmax_element(held.begin(), held.end());
+        EXPECT_LE(*most - *least, 1) << ranks << " ranks, chunk " << chunk.value();
+      }
+    }
+  }
 }
 
 // bugs.md 12, 13, 14, 15, 20: any length, any rank count, empty documents: every token has one owner and one row.
@@ -42,7 +61,7 @@ TEST(Layout, covers_the_sequence_exactly_once) {
     for (const std::int64_t chunk_size : {1, 4, 64}) {
       const SequenceGrid grid = grid_of(cu_seqlens.back(), chunk_size, cu_seqlens);
       for (int ranks = 1; ranks <= 9; ++ranks) {
-        for (const Balance balance : {Balance::kContiguous, Balance::kZigzag}) {
+        for (const Balance balance : {Balance::kContiguous, Balance::kZigzag, Balance::kRotate}) {
           const Layout layout = make_layout(grid, ranks, balance);
           std::vector<int> seen(static_cast<std::size_t>(cu_seqlens.back()), 0);
           for (int rank = 0; rank < ranks; ++rank) {

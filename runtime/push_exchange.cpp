@@ -1,0 +1,81 @@
+#include "runtime/push_exchange.h"
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/merge_partials.h"
+
+namespace ringmark::runtime {
+namespace {
+
+std::vector<std::byte> pack_bits(const std::vector<bool>& bits) {
+  std::vector<std::byte> bytes((bits.size() + 7) / 8);
+  for (std::size_t n = 0; n < bits.size(); ++n) {
+    if (bits[n]) bytes[n / 8] |= std::byte{1} << (n % 8);
+  }
+  return bytes;
+}
+
+std::vector<bool> unpack_bits(std::span<const std::byte> bytes, std::size_t count) {
+  std::vector<bool> bits(count);
+  for (std::size_t n = 0; n < count; ++n) bits[n] = (bytes[n / 8] & (std::byte{1} << (n % 8))) != std::byte{0};
+  return bits;
+}
+
+}  // namespace
+
+ReceivedChoices exchange_choices(comm::Communicator& communicator, std::string_view stage, const Choices& mine,
+                                 const std::vector<Demands>& on_me) {
+  std::vector<std::vector<std::byte>> sent, received;
+  for (const std::vector<bool>& bits : mine) sent.push_back(pack_bits(bits));
+  for (const Demands& demands : on_me) received.emplace_back((demands.size() + 7) / 8);
+  std::vector<comm::Bytes> receive(received.begin(), received.end());
+  communicator.all_to_all(stage, std::vector<comm::ConstBytes>(sent.begin(), sent.end()), receive);
+  // A rank demands nothing of itself, so that all bytes came from others.
+  ReceivedChoices choices;
+  for (std::size_t rank = 0; rank < on_me.size(); ++rank) {
+    choices.pushed.push_back(unpack_bits(received[rank], on_me[rank].size()));
+    choices.bytes += static_cast<std::int64_t>(received[rank].size());
+  }
+  return choices;
+}
+
+std::int64_t exchange_partials(comm::Communicator& communicator, std::string_view stage, std::int64_t group,
+                               const std::vector<std::vector<PartialId>>& sends, const PartialRows& from,
+                               const std::vector<std::vector<PartialId>>& receives, const PartialRows& into) {
+  const std::int64_t head_dim = from.out.dim(2);
+  // A partial: out of the group's heads, then their lse.
+  const auto partial_floats = static_cast<std::size_t>(group * (head_dim + 1));
+  std::vector<std::vector<float>> sent, received;
+  for (const auto& partials : sends) {
+    std::vector<float>& floats = sent.emplace_back();
+    for (const PartialId& partial : partials) {
+      const float* out = from.out.at(partial.row, partial.kv_head * group);
+      const float* lse = from.lse.at(partial.row, partial.kv_head * group);
+      floats.insert(floats.end(), out, out + group * head_dim);
+      floats.insert(floats.end(), lse, lse + group);
+    }
+  }
+  for (const auto& partials : receives) received.emplace_back(partials.size() * partial_floats);
+  std::vector<comm::ConstBytes> send;
+  std::vector<comm::Bytes> receive;
+  for (const auto& floats : sent) send.push_back(std::as_bytes(std::span(floats)));
+  for (auto& floats : received) receive.push_back(std::as_writable_bytes(std::span(floats)));
+  communicator.all_to_all(stage, send, receive);
+
+  std::int64_t bytes = 0;
+  for (std::size_t rank = 0; rank < receives.size(); ++rank) {
+    const float* next = received[rank].data();
+    for (const PartialId& partial : receives[rank]) {
+      const std::int64_t head = partial.kv_head * group;
+      kernels::merge_partials({into.out.at(partial.row, head), {1, group, head_dim}},
+                              {into.lse.at(partial.row, head), {1, group}}, {next, {1, group, head_dim}},
+                              {next + group * head_dim, {1, group}});
+      next += partial_floats;
+    }
+    bytes += static_cast<std::int64_t>(receive[rank].size());
+  }
+  return bytes;
+}
+
+}  // namespace ringmark::runtime

@@ -1,0 +1,363 @@
+// Decoding with ranks as threads.
+#include "runtime/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "comm/faulty_transport.h"
+#include "comm/thread_ranks.h"
+#include "core/error.h"
+#include "kvstore/snapshot.h"
+#include "runtime/prefill_snapshot.h"
+#include "tests/kvstore/temporary_folder.h"
+#include "tests/runtime/decode_checks.h"
+#include "tests/support/golden_layer.h"
+
+namespace ringmark::test {
+namespace {
+
+using runtime::Exchange;
+
+constexpr std::int64_t kChunk = 16;
+
+// Three sequences of different lengths, one of them empty at first sight: it ends before the others have begun.
+TestLayer batch_layer(std::int64_t group, Scorer scorer, std::uint64_t seed) {
+  AttentionProblem problem;
+  problem.cu_seqlens = {0, 37, 37, 200, 293};
+  problem.tokens = problem.cu_seqlens.back();
+  problem.heads = 2 * group;
+  problem.kv_heads = 2;
+  problem.head_dim = 32;
+  problem.chunk_size = kChunk;
+  problem.scale = 1.0f / std::sqrt(32.0f);
+  problem.landmark_slots = seed % 2 == 0;
+  problem.dtype = seed % 3 == 0 ? DType::kFloat32 : DType::kBfloat16;
+  return random_layer(problem, {24, 3, static_cast<std::int64_t>(seed % 4) * 6, scorer}, seed);
+}
+
+TestLayer one_sequence(std::int64_t tokens, std::int64_t window, std::uint64_t seed) {
+  AttentionProblem problem;
+  problem.tokens = tokens;
+  problem.heads = 4;
+  problem.kv_heads = 2;
+  problem.head_dim = 32;
+  problem.chunk_size = kChunk;
+  problem.scale = 1.0f / std::sqrt(32.0f);
+  problem.landmark_slots = true;
+  return random_layer(problem, {window, 3, 0, Scorer::kHils}, seed);
+}
+
+DecodeRun run_of(const TestLayer& layer, Exchange exchange, std::int64_t first, std::int64_t most, std::uint64_t seed) {
+  DecodeRun run;
+  run.options.exchange = exchange;
+  run.steps = make_steps(sequence_lengths(layer), first, most, seed);
+  return run;
+}
+
+void check_on(std::initializer_list<int> counts, const TestLayer& layer, const DecodeRun& run) {
+  for (const int ranks : counts) {
+    comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) { check_decode(communicator, layer, run); });
+  }
+}
+
+// Prefill N, then 1, 2, S-1, S, S+1 and 3S tokens, one by one and several at a time.
+TEST(DecodeOnThreads, equals_one_prefill_at_every_split) {
+  for (const std::int64_t kept : {80, 85}) {
+    for (const std::int64_t more : {std::int64_t{1}, std::int64_t{2}, kChunk - 1, kChunk, kChunk + 1, 3 * kChunk}) {
+      const TestLayer layer = one_sequence(kept + more, 20, static_cast<std::uint64_t>(kept + more));
+      check_on({1, 2, 4, 5}, layer, run_of(layer, Exchange::kAuto, kept, 1, 1));
+      check_on({4}, layer, run_of(layer, Exchange::kPull, kept, 7, 2));
+      check_on({5}, layer, run_of(layer, Exchange::kPush, kept, 7, 2));
+    }
+  }
+}
+
+TEST(DecodeOnThreads, batches_of_sequences_that_end_at_different_times) {
+  std::uint64_t seed = 1;
+  for (const std::int64_t group : {1, 2, 4}) {
+    for (const Scorer scorer : {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone}) {
+      const TestLayer layer = batch_layer(group, scorer, ++seed);
+      for (const Exchange exchange : {Exchange::kAuto, Exchange::kPull, Exchange::kPush}) {
+        check_on({1, 4}, layer, run_of(layer, exchange, 30, 11, seed));
+      }
+    }
+  }
+}
+
+TEST(DecodeOnThreads, every_window) {
+  for (const std::int64_t window : {0, 1, 16, 17, 60, 1000}) {
+    const TestLayer layer = one_sequence(150, window, static_cast<std::uint64_t>(window));
+    for (const Exchange exchange : {Exchange::kPull, Exchange::kPush}) {
+      check_on({1, 4}, layer, run_of(layer, exchange, 60, 5, 3));
+    }
+  }
+}
+
+// More rows than a tile: a whole prefill as one step.
+TEST(DecodeOnThreads, tiles_of_a_long_step) {
+  const TestLayer layer = one_sequence(300, 40, 9);
+  for (const std::int64_t tile : {1, 50, 1000}) {
+    DecodeRun run = run_of(layer, Exchange::kAuto, 290, 10, 4);
+    run.options.tile_rows = tile;
+    check_on({1, 3}, layer, run);
+  }
+}
+
+// The smallest cache that is accepted gives the bits of a large one.
+TEST(DecodeOnThreads, a_cache_of_one_rows_needs) {
+  for (const Exchange exchange : {Exchange::kPull, Exchange::kPush, Exchange::kAuto}) {
+    const TestLayer layer = batch_layer(2, Scorer::kHils, 8);
+    comm::run_thread_ranks(4, [&](comm::Communicator& communicator) {
+      const auto chosen = comm::choose_transport(communicator, comm::TransportChoice::kAuto);
+      const runtime::KeptLayer kept(communicator, *chosen.transport, {0, layer.problem, layer.policy, {}, 0}, 1);
+      DecodeRun run = run_of(layer, exchange, 30, 11, 5);
+      run.options.cache_bytes = runtime::Decoder::least_cache_bytes(kept, communicator.size());
+      EXPECT_GT(run.options.cache_bytes, 0);
+      chosen.transport->retire();
+      check_decode(communicator, layer, run);
+    });
+  }
+}
+
+TEST(DecodeOnThreads, a_cache_below_one_rows_needs_is_refused) {
+  const TestLayer layer = one_sequence(100, 20, 2);
+  DecodeRun run = run_of(layer, Exchange::kAuto, 50, 3, 1);
+  run.options.cache_bytes = 0;
+  try {
+    comm::run_thread_ranks(2, [&](comm::Communicator& communicator) { run_decode(communicator, layer, run); });
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    // A row chooses 3 chunks of 2 kv heads; an entry is a block of 2 x 16 x 32 bf16 values and 2 landmarks of 33
+    // floats, 2312 bytes, rounded up to 64.
+    EXPECT_STREQ(error.what(), "cache of 0 bytes is below the 14208 bytes that one row may need at once");
+  }
+  comm::run_thread_ranks(1, [&](comm::Communicator& communicator) { check_decode(communicator, layer, run); });
+}
+
+// The cost model: what is wanted again is pulled once and then found; what a row wants once is pushed.
+TEST(DecodeOnThreads, rents_before_it_buys) {
+  // Without a window nothing of the other rank is here for it.
+  const TestLayer layer = one_sequence(180, 0, 4);
+  comm::run_thread_ranks(2, [&](comm::Communicator& communicator) {
+    DecodeRun run = run_of(layer, Exchange::kAuto, 120, 1, 1);
+    run.options.costs = runtime::ExchangeCosts{1e9, 1.0};
+    const auto dear = check_decode(communicator, layer, run);
+    run.options.costs = runtime::ExchangeCosts{1.0, 1.0};
+    const auto even = check_decode(communicator, layer, run);
+    run.options.costs = runtime::ExchangeCosts{0.0, 1.0};
+    const auto cheap = check_decode(communicator, layer, run);
+    EXPECT_GT(dear.blocks_pushed, even.blocks_pushed);
+    EXPECT_GT(even.blocks_pushed, 0);
+    EXPECT_EQ(cheap.blocks_pushed, 0);
+    EXPECT_LT(dear.blocks_pulled, even.blocks_pulled);
+    EXPECT_GT(even.cache_hits, dear.cache_hits);
+    EXPECT_GT(dear.bytes_pushed, 0);
+    EXPECT_EQ(cheap.bytes_pushed, 0);
+    // Only who decides as it goes has to say what it decided.
+    EXPECT_GT(cheap.bytes_of_plans, 0);
+    run.options.exchange = Exchange::kPush;
+    EXPECT_EQ(check_decode(communicator, layer, run).bytes_of_plans, 0);
+  });
+}
+
+TEST(DecodeOnThreads, quantised_blocks_change_no_choice) {
+  // With one head a group the window, which is quantised, does not steer the choice.
+  const TestLayer layer = batch_layer(1, Scorer::kHils, 6);
+  using kvstore::BlockFormat;
+  // The input is N(0, 1) in fp32 and out an average of V: bounds follow from the step of each format.
+  const std::vector<std::pair<BlockFormat, double>> bounds = {
+      {BlockFormat::kAsInput, kMergeError}, {BlockFormat::kFloat16, 2e-3}, {BlockFormat::kBfloat16, 1e-2},
+      {BlockFormat::kInt8, 3e-2},           {BlockFormat::kFp8, 1.2e-1},   {BlockFormat::kInt4, 4e-1}};
+  double error_before = 0.0;
+  for (const auto& [format, bound] : bounds) {
+    for (const int ranks : {1, 4}) {
+      comm::run_thread_ranks(ranks, [&, format = format, bound = bound](comm::Communicator& communicator) {
+        DecodeRun run = run_of(layer, Exchange::kAuto, 30, 11, 5);
+        run.format = format;
+        const DecodeOutcome kept = run_decode(communicator, layer, run);
+        const GatheredResult whole = run_prefill(communicator, run.transport, layer, partition::Balance::kRotate, {});
+        EXPECT_EQ(kept.result.digest, whole.digest) << name_of(format);
+        const double error = max_difference(kept.result.out, std::vector<double>(whole.out.begin(), whole.out.end()));
+        EXPECT_LE(error, bound) << name_of(format) << " on " << communicator.size();
+        if (communicator.rank() == 0 && communicator.size() == 1) {
+          std::printf("  %-9s largest error of o %.2e\n", std::string(name_of(format)).c_str(), error);
+          EXPECT_GE(error, error_before) << name_of(format) << ": coarser than the format before";
+          error_before = error;
+        }
+      });
+    }
+  }
+}
+
+// A row that does not fit is refused before anything is done.
+TEST(DecodeOnThreads, full_and_unknown_sequences_are_refused) {
+  const TestLayer layer = one_sequence(20, 16, 3);
+  comm::run_thread_ranks(2, [&](comm::Communicator& communicator) {
+    const auto chosen = comm::choose_transport(communicator, comm::TransportChoice::kAuto);
+    runtime::KeptLayer kept(communicator, *chosen.transport, {0, layer.problem, layer.policy, {}, 0}, 1);
+    runtime::Decoder decoder(communicator, *chosen.transport, kept, {});
+    const auto error_of = [&](const std::vector<std::int64_t>& sequences) -> std::string {
+      const TokenRows rows = take_rows(layer, std::vector<TokenId>(sequences.size(), TokenId(0)));
+      try {
+        decoder.step(rows.view(layer.problem, sequences));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::kBadInput);
+        return error.what();
+      }
+      return "accepted";
+    };
+    EXPECT_EQ(error_of(std::vector<std::int64_t>(21, 0)), "row 20 continues sequence 0, which is full at 20 tokens");
+    EXPECT_EQ(kept.length(0), 0);
+    EXPECT_EQ(error_of({0, 1}), "row 1 continues sequence 1; sequences are 0 to 0");
+    EXPECT_EQ(error_of({-1}), "row 0 continues sequence -1; sequences are 0 to 0");
+    chosen.transport->retire();
+  });
+}
+
+// The kept lengths: a chunk that is full, one that is growing, one token, nothing.
+const std::vector<std::int64_t> kKeptLengths = {32, 77, 1, 0};
+
+TestLayer layer_to_resume(std::int64_t sinks) {
+  AttentionProblem problem;
+  problem.cu_seqlens = {0, 60, 160, 161, 240};
+  problem.tokens = problem.cu_seqlens.back();
+  problem.heads = 4;
+  problem.kv_heads = 2;
+  problem.head_dim = 32;
+  problem.chunk_size = kChunk;
+  problem.scale = 1.0f / std::sqrt(32.0f);
+  return random_layer(problem, {20, 3, sinks, Scorer::kHils}, 31);
+}
+
+// Prefill of what is kept at 4 ranks, with a snapshot at its end.
+void keep_by_prefill(const TestLayer& layer, const std::filesystem::path& folder) {
+  TestLayer kept = layer;
+  std::vector<TokenId> tokens;
+  kept.problem.cu_seqlens = {0};
+  for (std::size_t s = 0; s < kKeptLengths.size(); ++s) {
+    for (std::int64_t n = 0; n < kKeptLengths[s]; ++n) tokens.emplace_back(layer.problem.cu_seqlens[s] + n);
+    kept.problem.cu_seqlens.push_back(kept.problem.cu_seqlens.back() + kKeptLengths[s]);
+  }
+  kept.problem.tokens = kept.problem.cu_seqlens.back();
+  TokenRows rows = take_rows(layer, tokens);
+  kept.q = rows.q;
+  kept.retrieval_q = rows.retrieval_q;
+  kept.k = rows.k;
+  kept.v = rows.v;
+  comm::run_thread_ranks(4, [&](comm::Communicator& communicator) {
+    runtime::PrefillOptions options;
+    options.keep = [&](const runtime::PrefillState& state) {
+      runtime::write_prefill_snapshot(communicator, {folder}, kept.problem, kept.policy, state);
+    };
+    run_prefill(communicator, comm::TransportChoice::kAuto, kept, partition::Balance::kZigzag, options);
+  });
+}
+
+// Prefill and snapshot at 4 ranks; decode a part at 3, snapshot again, the rest at 1, 3 and 7.
+TEST(DecodeOnThreads, goes_on_from_snapshots_at_any_rank_count) {
+  for (const std::int64_t sinks : {0, 20}) {
+    const TestLayer layer = layer_to_resume(sinks);
+    for (const int ranks : {1, 3, 7}) {
+      const TemporaryFolder folder;
+      keep_by_prefill(layer, folder.file("kept"));
+      Steps steps = make_steps(sequence_lengths(layer), 0, 9, 12);
+      std::vector<std::int64_t> skipped = kKeptLengths;
+      for (auto& rows : steps) {
+        std::erase_if(rows, [&](std::int64_t sequence) { return skipped[static_cast<std::size_t>(sequence)]-- > 0; });
+      }
+      DecodeRun first = run_of(layer, Exchange::kAuto, 0, 1, 1);
+      first.snapshot = first.save = folder.file("kept");
+      first.steps.assign(steps.begin(), steps.begin() + 12);
+      check_on({3}, layer, first);
+      DecodeRun rest = first;
+      rest.options.exchange = Exchange::kPull;
+      rest.steps.assign(steps.begin() + 12, steps.end());
+      check_on({ranks}, layer, rest);
+    }
+  }
+}
+
+// A sequence cannot end before what is kept of it; a snapshot of one format goes on in another.
+TEST(DecodeOnThreads, grows_a_snapshot_into_another_shape) {
+  const TestLayer layer = layer_to_resume(0);
+  const TemporaryFolder folder;
+  keep_by_prefill(layer, folder.file("kept"));
+  const kvstore::Snapshot snapshot = kvstore::Snapshot::open(folder.file("kept"));
+  try {
+    runtime::grown_shape(snapshot.manifest(), std::vector<std::int64_t>{32, 76, 1, 0});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    EXPECT_STREQ(error.what(), "capacity of sequence 1 = 76 is below the 77 tokens that are kept of it");
+  }
+  DecodeRun run = run_of(layer, Exchange::kPull, 0, 1, 1);
+  run.snapshot = folder.file("kept");
+  run.steps = {{0, 1, 1, 3}, {1, 0}};
+  comm::run_thread_ranks(3, [&](comm::Communicator& communicator) {
+    const DecodeOutcome as_kept = run_decode(communicator, layer, run);
+    DecodeRun narrow = run;
+    narrow.format = kvstore::BlockFormat::kInt8;
+    const DecodeOutcome converted = run_decode(communicator, layer, narrow);
+    const std::int64_t width = layer.problem.heads * layer.problem.head_dim;
+    double most = 0.0;
+    for (const TokenId token : as_kept.tokens) {
+      for (std::int64_t i = token.value() * width; i < (token.value() + 1) * width; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        most = std::max(most, std::fabs(static_cast<double>(as_kept.result.out[at]) - converted.result.out[at]));
+      }
+    }
+    EXPECT_GT(most, 0.0);
+    EXPECT_LT(most, 3e-2);
+  });
+}
+
+// What a bad read brings is noticed before anything uses it, and named.
+TEST(DecodeOnThreads, damaged_and_wrong_blocks_are_named) {
+  const TestLayer layer = one_sequence(100, 20, 5);
+  for (const comm::FaultKind kind :
+       {comm::FaultKind::kFlipBit, comm::FaultKind::kOtherOffset, comm::FaultKind::kTruncate, comm::FaultKind::kSwap}) {
+    int noticed = 0;
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+      DecodeRun run = run_of(layer, seed % 2 == 0 ? Exchange::kPull : Exchange::kPush, 60, 1, seed);
+      run.options.costs = runtime::ExchangeCosts{1.0, 1.0};
+      run.wrap = [&](comm::Communicator& communicator, comm::BlockTransport& inner) {
+        comm::FaultScript script{{}, seed};
+        if (communicator.rank() == 1) script.faults = {{kind, static_cast<std::int64_t>(seed % 5), 1, {}}};
+        return std::make_unique<comm::FaultyTransport>(communicator, inner, script);
+      };
+      try {
+        comm::run_thread_ranks(2, [&](comm::Communicator& communicator) { check_decode(communicator, layer, run); });
+      } catch (const Error& error) {
+        ++noticed;
+        EXPECT_EQ(error.code(), ExitCode::kPeer);
+        const std::string text = error.what();
+        for (const char* word : {"rank 1: layer 0", "chunk ", "kv head ", "from rank 0", "layer 0 step "}) {
+          EXPECT_NE(text.find(word), std::string::npos) << text;
+        }
+      }
+    }
+    EXPECT_GE(noticed, 8) << static_cast<int>(kind);
+  }
+}
+
+// The real layer: 8000 tokens kept, the rest decoded.
+TEST(DecodeOnThreads, golden_layer) {
+  const GoldenLayer golden = load_golden(8192);
+  for (const int ranks : {1, 4}) {
+    comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) {
+      DecodeRun run = run_of(golden.layer, Exchange::kAuto, 8000, 3, 1);
+      const DecodeOutcome decoded = run_decode(communicator, golden.layer, run);
+      EXPECT_LE(max_difference(decoded.result.out, golden.out), 5e-5);
+      EXPECT_LE(max_difference(decoded.result.lse, golden.lse), 5e-5);
+      EXPECT_EQ(decoded.result.digest, 0x1a88575264c5d822ull);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ringmark::test
