@@ -7,11 +7,13 @@
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cluster/error_line.h"
 #include "comm/mpi_communicator.h"
 #include "comm/mpi_session.h"
 #include "comm/thread_ranks.h"
+#include "comm/uncancellable_wait.h"
 #include "core/error.h"
 #include "runtime/agreement.h"
 
@@ -39,10 +41,10 @@ void say(int rank, int ranks, const Failure& failure) {
 }
 
 // Runs the body and returns its failure, if any.
-std::unique_ptr<Failure> attempt(comm::Communicator& communicator,
-                                 const std::function<void(comm::Communicator&)>& body) {
+std::unique_ptr<Failure> attempt(comm::Communicator& communicator, Termination& termination, const JobBody& body) {
   try {
-    body(communicator);
+    body(communicator, termination);
+    communicator.barrier("end of the job");
     return nullptr;
   } catch (const runtime::AgreedError& error) {
     return std::make_unique<Failure>(Failure{error.code(), error.what(), true});
@@ -56,9 +58,19 @@ std::unique_ptr<Failure> attempt(comm::Communicator& communicator,
   }
 }
 
-int run_on(comm::Communicator& communicator, const JobOptions& options,
-           const std::function<void(comm::Communicator&)>& body) {
-  const std::unique_ptr<Failure> failure = attempt(communicator, body);
+// A wait inside MPI has no way out but this one.
+void leave_when_overdue(const JobOptions& options, int rank, int ranks) {
+  comm::UncancellableWait::on_overdue([options, rank, ranks](const std::string& text) {
+    const Failure failure{ExitCode::kPeer, text, false};
+    say(rank, ranks, failure);
+    leave_cause(options.log_dir, rank, failure);
+    std::_Exit(static_cast<int>(failure.code));
+  });
+}
+
+int run_on(comm::Communicator& communicator, Termination& termination, const JobOptions& options, const JobBody& body) {
+  termination.record_in(options.log_dir, communicator.rank());
+  const std::unique_ptr<Failure> failure = attempt(communicator, termination, body);
   if (failure == nullptr) return 0;
   say(communicator.rank(), communicator.size(), *failure);
   leave_cause(options.log_dir, communicator.rank(), *failure);
@@ -76,14 +88,26 @@ bool launched_as_job() {
          (tasks != nullptr && std::atoi(tasks) > 1);
 }
 
-int run_job(const JobOptions& options, const std::function<void(comm::Communicator&)>& body) {
+int run_job(const JobOptions& options, const JobBody& body) {
+  Termination termination;  // before MPI starts threads
   if (!launched_as_job()) {
     const std::unique_ptr<comm::Communicator> alone = comm::make_single_rank();
-    return run_on(*alone, options, body);
+    return run_on(*alone, termination, options, body);
   }
+  std::optional<comm::UncancellableWait> leaving;  // outlives the session, whose end waits for all ranks
   const comm::MpiSession session;
+  leave_when_overdue(options, session.rank(), session.size());
   comm::MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = options.timeout});
-  return run_on(communicator, options, body);
+  const int code = run_on(communicator, termination, options, body);
+  leaving.emplace(session.rank(), "leave the job", options.timeout);
+  return code;
+}
+
+int refuse_options(const Error& error) {
+  if (!launched_as_job()) throw error;
+  return run_job({}, [&](comm::Communicator& ranks, Termination&) {
+    runtime::agree(ranks, "read the options", [&] { throw error; });
+  });
 }
 
 }  // namespace ringmark::cluster

@@ -3,14 +3,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cluster/decode_command.h"
+#include "cluster/decode_options.h"
 #include "cluster/error_line.h"
+#include "cluster/inspect_command.h"
+#include "cluster/inspect_options.h"
 #include "cluster/option_layers.h"
 #include "cluster/prefill_command.h"
 #include "cluster/prefill_options.h"
@@ -30,10 +36,34 @@ constexpr std::string_view kHelp =
 Commands:
   prefill      attention of one layer over one long sequence, sharded over ranks;
                its options: ringmark prefill --help
+  decode       attention of new tokens over kept, sharded K and V: prefill --snapshot keeps them;
+               its options: ringmark decode --help
+  inspect      what is in a snapshot of kept K and V, or in a safetensors file, and whether it is whole;
+               its options: ringmark inspect --help
 
   --help       print this text
   --version    print the version
 )";
+
+struct Command {
+  std::string_view name;
+  boost::program_options::options_description (*options)();
+  std::string (*help)();
+  int (*run)(const std::vector<std::string>& arguments, const Environment& environment);
+};
+
+constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help, run_prefill},
+                                 {"decode", decode_descriptions, decode_help, run_decode},
+                                 {"inspect", inspect_descriptions, inspect_help, run_inspect}};
+
+// The variables that are for this command, or for none: these are misspelled.
+Environment environment_of(const Command& command) {
+  Environment environment = ringmark_environment();
+  for (const Command& other : kCommands) {
+    environment = without_others(std::move(environment), command.options(), other.options());
+  }
+  return environment;
+}
 
 bool is_help(const std::string& argument) { return argument == "--help" || argument == "-h"; }
 
@@ -49,14 +79,16 @@ int run(const std::vector<std::string>& arguments) {
   if (command.empty()) ringmark::fail_bad_input("no command given; see ringmark --help");
   if (is_help(command) || command == "help") return print(kHelp);
   if (command == "--version") return print("ringmark " RINGMARK_VERSION "\n");
-  if (command != "prefill") {
-    const std::vector<std::string> commands = {"prefill", "--help", "--version"};
-    ringmark::fail_bad_input(fmt::format("unknown command {}{}", command, suggestion(command, commands)));
+  std::vector<std::string> names = {"--help", "--version"};
+  for (const Command& known : kCommands) {
+    names.emplace_back(known.name);
+    if (command != known.name) continue;
+    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    // Before the options are read, so that a wrong setting somewhere cannot hide the text that explains it.
+    if (std::any_of(rest.begin(), rest.end(), is_help)) return print(known.help());
+    return known.run(rest, environment_of(known));
   }
-  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
-  // Before the options are read, so that a wrong setting somewhere cannot hide the text that explains it.
-  if (std::any_of(rest.begin(), rest.end(), is_help)) return print(prefill_help());
-  return run_prefill(rest, ringmark_environment());
+  ringmark::fail_bad_input(fmt::format("unknown command {}{}", command, suggestion(command, names)));
 }
 
 int report(ExitCode code, const std::string& text) {
@@ -67,6 +99,8 @@ int report(ExitCode code, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file over the limit of the shell is an error with a line, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run({argv + std::min(argc, 1), argv + argc});
   } catch (const Error& error) {

@@ -148,6 +148,14 @@ Environment ringmark_environment() {
   return found;
 }
 
+Environment without_others(Environment environment, const po::options_description& own,
+                           const po::options_description& others) {
+  for (const std::string& name : long_names(others)) {
+    if (own.find_nothrow(name, false) == nullptr) environment.erase(variable_name(name));
+  }
+  return environment;
+}
+
 OptionValues read_option_layers(const po::options_description& known, const std::vector<std::string>& arguments,
                                 const Environment& environment) {
   OptionValues values = read_flags(known, arguments);

@@ -24,6 +24,10 @@ using Environment = std::map<std::string, std::string>;   // variables by name
 // The variables of this process whose name begins with RINGMARK_.
 Environment ringmark_environment();
 
+// Without the variables that name an option of `others` and none of `own`: all commands share one environment.
+Environment without_others(Environment environment, const boost::program_options::options_description& own,
+                           const boost::program_options::options_description& others);
+
 // Values of the options in `known`, from all layers. All options are strings or switches (bool_switch). "help" counts
 // on the command line only, "config" everywhere but in the file itself. Throws Error(kBadInput) in one line for an
 // unknown flag, variable or key (with the nearest known name), a missing value, an option given twice in one layer, and

@@ -5,9 +5,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "cluster/gpu_rank.h"
 #include "cluster/host.h"
@@ -15,7 +15,11 @@
 #include "cluster/prefill_options.h"
 #include "cluster/prefill_report.h"
 #include "cluster/progress.h"
+#include "cluster/stage_seconds.h"
+#include "cluster/text_file.h"
 #include "kernels/cpu/isa.h"
+#include "kvstore/prefix_hash.h"
+#include "kvstore/snapshot.h"
 #include "runtime/agreement.h"
 #include "runtime/layer_file.h"
 #include "runtime/layer_output.h"
@@ -23,6 +27,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/planted_layer.h"
 #include "runtime/prefill.h"
+#include "runtime/prefill_snapshot.h"
 #include "runtime/reference_prefill.h"
 #include "runtime/selector.h"
 
@@ -58,6 +63,9 @@ class LayerSource {
 
   const AttentionProblem& problem() const { return problem_; }
   const AttentionPolicy& policy() const { return policy_; }
+  std::vector<std::int64_t> token_ids() const {
+    return file_ != nullptr ? file_->token_ids() : std::vector<std::int64_t>{};
+  }
   bool has_retrieval_queries() const { return file_ != nullptr && file_->has_retrieval_queries(); }
 
   runtime::LayerShard shard(const partition::Layout& layout, RankId rank, int threads) const {
@@ -87,6 +95,7 @@ class PrefillCommand {
     clock_.record_in(&trace_);
     prepare();
     runtime::LayerShard shard = load();
+    if (!options_.snapshot.empty()) prepare_snapshot();
     const runtime::PrefillResult result = compute(shard);
     if (!options_.output.empty()) {
       const auto span = clock_.time("write");
@@ -105,19 +114,14 @@ class PrefillCommand {
   // share, before the layout's own tables, and once by the shard itself.
   void prepare() {
     runtime::agree(ranks_, "check the outputs", [&] {
-      if (!options_.log_dir.empty() && !std::filesystem::is_directory(options_.log_dir)) {
-        fail_bad_input(fmt::format("log-dir = {} is no folder", options_.log_dir));
-      }
-      for (const std::string& file : {options_.json, options_.trace}) {
-        if (!file.empty() && rank_ == RankId(0)) check_text_file(file);
-      }
+      check_run_files(options_, rank_);
+      if (!options_.trace.empty() && rank_ == RankId(0)) check_text_file(options_.trace);
     });
     runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
     if (on_gpu()) runtime::agree(ranks_, "choose the GPU", [&] { gpu_ = make_gpu_rank(ranks_, options_); });
-    limit_ = options_.memory_gib ? static_cast<std::int64_t>(*options_.memory_gib * 1024.0 * 1024.0 * 1024.0)
-             : on_gpu()          ? gpu_->memory_limit()
-                                 : available_memory() / ranks_.host_ranks();
+    const std::int64_t usual_limit = on_gpu() ? gpu_->memory_limit() : available_memory() / ranks_.host_ranks();
+    limit_ = options_.memory_bytes().value_or(usual_limit);
     const std::int64_t usual_budget = on_gpu() ? limit_ / 4 : engine_.fetch_budget;
     engine_.fetch_budget = options_.fetch_mib ? *options_.fetch_mib << 20 : usual_budget;
     engine_.threads = threads_;
@@ -129,6 +133,10 @@ class PrefillCommand {
     runtime::agree(ranks_, "plan memory", [&] {
       check_memory(runtime::even_share(*grid_, ranks_.size()), runtime::Merge::kScores);
       if (!options_.output.empty() && rank_ == RankId(0)) runtime::check_output(output(), problem(), policy());
+      if (!options_.snapshot.empty() && rank_ == RankId(0)) {
+        kvstore::check_snapshot_folder(options_.snapshot,
+                                       kvstore::snapshot_bytes(problem(), policy(), options_.kv_format));
+      }
     });
     layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), options_.balance));
     const auto cost = runtime::merge_cost(problem(), policy(), *layout_);
@@ -147,9 +155,15 @@ class PrefillCommand {
   runtime::MemoryPlan plan_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
     const bool retrieval = source_->has_retrieval_queries();
     if (on_gpu()) return gpu_->plan(problem(), policy(), *grid_, shard, retrieval, merge);
-    return options_.backend == kernels::Backend::kReference
-               ? runtime::plan_reference_memory(problem(), policy(), shard)
-               : runtime::plan_memory(problem(), policy(), shard, retrieval, merge, engine_);
+    if (options_.backend == kernels::Backend::kReference) {
+      return runtime::plan_reference_memory(problem(), policy(), shard);
+    }
+    runtime::MemoryPlan plan = runtime::plan_memory(problem(), policy(), shard, retrieval, merge, engine_);
+    if (!options_.snapshot.empty()) {
+      plan.items.push_back(
+          {"encoded blocks", runtime::snapshot_buffer_bytes(problem(), options_.kv_format, shard.chunks)});
+    }
+    return plan;
   }
   void check_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
     runtime::check_memory(plan_memory(shard, merge), limit_, rank_);
@@ -163,6 +177,26 @@ class PrefillCommand {
     return std::move(*shard);
   }
 
+  // The state of the layer goes to the snapshot before the engine lets go of it.
+  void prepare_snapshot() {
+    runtime::SnapshotTarget target{options_.snapshot, options_.kv_format};
+    std::string prefix_hashes = "none, the input has no token_ids";
+    runtime::agree(ranks_, "hash the prefixes", [&] {
+      if (rank_ != RankId(0)) return;
+      const std::vector<std::int64_t> ids = source_->token_ids();
+      if (ids.empty()) return;
+      prefix_hashes = kvstore::can_hash_prefixes() ? "yes" : "none, this build has no OpenSSL";
+      if (kvstore::can_hash_prefixes()) target.prefix_hashes = kvstore::prefix_hashes(*grid_, ids);
+    });
+    engine_.keep = [this, target, prefix_hashes](const runtime::PrefillState& state) {
+      const auto span = clock_.time("write");
+      const auto written = runtime::write_prefill_snapshot(ranks_, target, problem(), policy(), state);
+      snapshot_ = {options_.snapshot, written.generation,
+                   target.format,     kvstore::snapshot_bytes(problem(), policy(), target.format),
+                   prefix_hashes,     written.error};
+    };
+  }
+
   runtime::PrefillResult compute(runtime::LayerShard& shard) {
     if (options_.backend == kernels::Backend::kReference) {
       transport_ = {nullptr, "none: the reference gathers the whole layer"};
@@ -174,6 +208,7 @@ class PrefillCommand {
       const auto chunks = static_cast<std::int64_t>(layout_->chunks_of(rank_).size());
       const auto choice = options_.transport == TransportName::kRma       ? comm::TransportChoice::kRma
                           : options_.transport == TransportName::kRequest ? comm::TransportChoice::kRequest
+                          : options_.transport == TransportName::kUcx     ? comm::TransportChoice::kUcx
                                                                           : comm::TransportChoice::kAuto;
       transport_ = comm::choose_transport(ranks_, choice, runtime::exposed_bytes(problem(), policy(), chunks));
     });
@@ -206,7 +241,7 @@ class PrefillCommand {
     report.balance = name_of(options_.balance);
     report.backend = name_of(options_.backend);
     report.balance_max_over_mean = partition::measure_balance(*grid_, *layout_).max_over_mean;
-    report.seconds = slowest(result.clock);
+    report.seconds = slowest(ranks_, stages(), std::array{&std::as_const(clock_), &result.clock});
     const std::int64_t kv_bytes =
         problem().tokens * problem().kv_heads * problem().head_dim * 2 * size_of(problem().dtype);
     report.bytes_ring = kv_bytes * (ranks_.size() - 1);
@@ -217,6 +252,7 @@ class PrefillCommand {
     report.bytes_fetched = sums[1];
     report.bytes_merged = sums[2];
     report.union_ratio = runtime::union_ratios(ranks_, result.selection, tokens);
+    report.snapshot = snapshot_;
     const auto needles = source_->count_needles(ranks_, tokens, result.out);
     report.needles_planted = needles.planted;
     report.needles_recovered = needles.recovered;
@@ -255,26 +291,12 @@ class PrefillCommand {
     write_text_file(options_.trace, runtime::trace_file(events));
   }
 
-  // Every rank times the same stages; a stage that a rank did not enter took it no time.
-  std::vector<std::pair<std::string, double>> slowest(const runtime::StageClock& engine) {
-    std::vector<std::pair<std::string, double>> stages;
-    const std::vector<std::string> names =
-        on_gpu()
-            ? std::vector<std::string>{"load",   "store", "landmarks", "plan",  "fetch",  "window",
-                                       "select", "score", "settle",    "exact", "attend", "write"}
-            : std::vector<std::string>{"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"};
-    for (const std::string& name : names) {
-      stages.emplace_back(name, clock_.seconds(name) + engine.seconds(name));
+  std::vector<std::string> stages() const {
+    if (on_gpu()) {
+      return {"load",   "store", "landmarks", "plan",  "fetch",  "window",
+              "select", "score", "settle",    "exact", "attend", "write"};
     }
-    std::vector<double> values;
-    for (const auto& stage : stages) values.push_back(stage.second);
-    double total = 0.0;
-    for (const double value : values) total += value;
-    values.push_back(total);
-    stages.emplace_back("total", 0.0);
-    ranks_.all_reduce_max("report", values);
-    for (std::size_t i = 0; i < stages.size(); ++i) stages[i].second = values[i];
-    return stages;
+    return {"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"};
   }
 
   const PrefillOptions& options_;
@@ -288,6 +310,7 @@ class PrefillCommand {
   std::unique_ptr<partition::Layout> layout_;
   std::unique_ptr<GpuRank> gpu_;  // only with --backend cuda
   comm::ChosenTransport transport_;
+  std::optional<SnapshotReport> snapshot_;
   runtime::Trace trace_;
   runtime::StageClock clock_;
 };
@@ -299,13 +322,10 @@ int run_prefill(const std::vector<std::string>& arguments, const Environment& en
   try {
     options = parse_prefill_options(arguments, environment);
   } catch (const Error& error) {
-    if (!launched_as_job()) throw;
-    // All ranks were given the same options; one of them says what is wrong.
-    return run_job({},
-                   [&](comm::Communicator& ranks) { runtime::agree(ranks, "read the options", [&] { throw error; }); });
+    return refuse_options(error);
   }
   return run_job({std::chrono::duration<double>(options->timeout_seconds), options->log_dir},
-                 [&](comm::Communicator& ranks) { PrefillCommand(*options, ranks).run(); });
+                 [&](comm::Communicator& ranks, Termination&) { PrefillCommand(*options, ranks).run(); });
 }
 
 }  // namespace ringmark::cluster

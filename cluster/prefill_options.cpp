@@ -4,10 +4,10 @@
 
 #include <array>
 #include <boost/program_options/options_description.hpp>
-#include <boost/program_options/value_semantic.hpp>
 #include <sstream>
 #include <string_view>
 
+#include "cluster/option_group.h"
 #include "cluster/option_values.h"
 #include "core/error.h"
 
@@ -18,15 +18,13 @@ namespace po = boost::program_options;
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxFetchMib = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxThreads = 4096;
-constexpr double kMaxTimeoutSeconds = 7 * 24 * 3600;
-constexpr double kMaxMemoryGib = 1 << 20;
 
 constexpr std::array kScorers = {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone};
 constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
-constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag};
-constexpr std::array kTransports = {TransportName::kAuto, TransportName::kRma, TransportName::kRequest,
-                                    TransportName::kCudaIpc, TransportName::kNccl};
+constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
+                                  partition::Balance::kRotate};
+constexpr std::array kTransports = {TransportName::kAuto, TransportName::kRma,     TransportName::kRequest,
+                                    TransportName::kUcx,  TransportName::kCudaIpc, TransportName::kNccl};
 constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference, kernels::Backend::kCuda};
 constexpr std::array kFetches = {runtime::Fetch::kAuto, runtime::Fetch::kBlocks, runtime::Fetch::kStream};
 // Options that only --backend cuda understands.
@@ -41,6 +39,7 @@ constexpr auto kTransportText = [](TransportName choice) -> std::string_view {
     case TransportName::kAuto: return "auto";
     case TransportName::kRma: return "rma";
     case TransportName::kRequest: return "request";
+    case TransportName::kUcx: return "ucx";
     case TransportName::kCudaIpc: return "cuda-ipc";
     case TransportName::kNccl: return "nccl";
   }
@@ -61,28 +60,8 @@ Token counts take the suffixes k (1024), m and g. Values come from flags, else f
 Exit codes: 0 done, 2 usage or bad input, 3 environment (memory, MPI), 4 a peer failed or a deadline passed.
 )";
 
-po::typed_value<std::string>* value(const char* unit) { return po::value<std::string>()->value_name(unit); }
-
-// `add` options to one headed group of the help text: name, value (a switch without it), description.
-class Group {
- public:
-  explicit Group(const char* caption) : options_(caption, 110, 80) {}
-  Group& add(const char* name, const char* unit, const std::string& text) {
-    options_.add_options()(name, value(unit), text.c_str());
-    return *this;
-  }
-  Group& add_switch(const char* name, const std::string& text) {
-    options_.add_options()(name, po::bool_switch(), text.c_str());
-    return *this;
-  }
-  const po::options_description& options() const { return options_; }
-
- private:
-  po::options_description options_;
-};
-
-Group input_options() {
-  Group group("Input (exactly one of --input and --planted)");
+OptionGroup input_options() {
+  OptionGroup group("Input (exactly one of --input and --planted)");
   group.add("input", "FILE", "safetensors file to read")
       .add("planted", "TOKENS", "generate a layer of this many tokens instead, with needles to be found again")
       .add("cu-seqlens", "LIST",
@@ -92,13 +71,13 @@ Group input_options() {
   return group;
 }
 
-Group attention_options() {
+OptionGroup attention_options() {
   const AttentionPolicy policy;
   const AttentionProblem problem;
   const auto from_file = [](std::int64_t fallback) {
     return fmt::format(" (default: the file's metadata, else {})", fallback);
   };
-  Group group("Attention");
+  OptionGroup group("Attention");
   group.add("topk", "K", "chunks that a query and kv head chooses" + from_file(policy.topk))
       .add("window", "TOKENS", "exact local window; 0 is the current chunk" + from_file(policy.window))
       .add("chunk", "TOKENS", "tokens of a chunk" + from_file(problem.chunk_size))
@@ -108,29 +87,26 @@ Group attention_options() {
   return group;
 }
 
-Group execution_options() {
+OptionGroup execution_options() {
   const PrefillOptions defaults;
-  Group group("Execution");
+  OptionGroup group("Execution");
   group.add("merge", "NAME", "how ranks find the global choice: auto, scores or landmarks (default: auto, the cheaper)")
       .add("balance", "NAME",
-           fmt::format("how chunks are dealt to ranks: contiguous or zigzag (default: {})", name_of(defaults.balance)))
+           fmt::format("how chunks are dealt to ranks: contiguous, zigzag or rotate (default: {})",
+                       name_of(defaults.balance)))
       .add("transport", "NAME",
-           "how blocks move: auto, rma (one-sided) or request; between GPUs auto, cuda-ipc or nccl "
+           "how blocks move: auto, rma (one-sided), request or ucx; between GPUs auto, cuda-ipc or nccl "
            "(default: auto, probed at the start)")
       .add("backend", "NAME", "kernels: cpu, cuda, or reference, which is fp64 and slow (default: cpu)")
       .add("fetch-mib", "MIB",
            "received blocks held at once, MiB a rank (default: 64; on a GPU a quarter of its free memory)")
-      .add("memory-gib", "GIB",
-           "memory limit, GiB a rank (default: free memory of the host or the GPU over the ranks on it)")
-      .add("timeout", "SECONDS",
-           fmt::format("longest wait for other ranks, seconds (default: {})", defaults.timeout_seconds))
-      .add("threads", "N", "threads a rank (default: 0, as many as the process is bound to)")
       .add("seed", "N", fmt::format("seed of generated input (default: {})", defaults.seed));
+  add_execution_options(group);
   return group;
 }
 
-Group gpu_options() {
-  Group group("GPUs (only with --backend cuda)");
+OptionGroup gpu_options() {
+  OptionGroup group("GPUs (only with --backend cuda)");
   group
       .add("kernels", "NAME",
            "hopper (wgmma), mma (compute capability 8.0 and later) or simt (any shape) (default: auto, the fastest "
@@ -141,23 +117,22 @@ Group gpu_options() {
   return group;
 }
 
-Group output_options() {
-  Group group("Output");
+OptionGroup output_options() {
+  OptionGroup group("Output");
   group.add("output", "FILE", "write the result as a safetensors file (default: none)")
       .add_switch("topk-chunks", "also write the chosen chunks, as the tensor topk_chunks; needs --output")
-      .add("json", "FILE", "write the report as JSON (default: none)")
-      .add_switch("digest", "print one line `selection_digest <hex>` besides the table")
+      .add("snapshot", "DIR", "keep K, V and landmarks as a new generation in this folder (default: none)")
+      .add("kv-dtype", "NAME",
+           "how the snapshot keeps full chunks: as-input, bf16, fp16, fp8, int8 or int4 (default: as-input)")
       .add("trace", "FILE", "write what happened when, for chrome://tracing and Perfetto (default: none)")
-      .add_switch("memory-plan", "print what each buffer will take, before anything is allocated")
-      .add("log-dir", "DIR", "where a failing rank leaves its first cause, error.RANK.json (default: none)")
-      .add_switch("quiet", "no progress on stderr")
-      .add_switch("help", "print this text");
+      .add_switch("memory-plan", "print what each buffer will take, before anything is allocated");
+  add_report_options(group);
   return group;
 }
 
-Group planted_options() {
+OptionGroup planted_options() {
   const PlantedOptions defaults;
-  Group group("Planted input (only with --planted)");
+  OptionGroup group("Planted input (only with --planted)");
   group.add("heads", "N", fmt::format("query heads (default: {})", defaults.heads))
       .add("kv-heads", "N", fmt::format("key/value heads, a divisor of heads (default: {})", defaults.kv_heads))
       .add("head-dim", "N", fmt::format("elements of a head (default: {})", defaults.head_dim))
@@ -168,15 +143,6 @@ Group planted_options() {
            fmt::format("directions that queries return to; 0: always a fresh one (default: {})", defaults.topics))
       .add("dtype", "NAME", fmt::format("bf16, fp16 or fp32 (default: {})", name_of(defaults.dtype)));
   return group;
-}
-
-po::options_description prefill_descriptions() {
-  po::options_description all("", 110, 80);
-  for (const Group& group : {input_options(), attention_options(), execution_options(), gpu_options(), output_options(),
-                             planted_options()}) {
-    all.add(group.options());
-  }
-  return all;
 }
 
 PlantedOptions read_planted(const OptionValues& values, std::int64_t tokens) {
@@ -232,9 +198,6 @@ void read_execution(const OptionValues& values, PrefillOptions& options) {
       read_choice<TransportName>(values, "transport", kTransports, kTransportText).value_or(options.transport);
   options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
   options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxFetchMib);
-  options.memory_gib = read_positive(values, "memory-gib", kMaxMemoryGib);
-  options.timeout_seconds = read_positive(values, "timeout", kMaxTimeoutSeconds).value_or(options.timeout_seconds);
-  options.threads = read_count(values, "threads", 0, kMaxThreads).value_or(options.threads);
   options.seed = read_seed(values, "seed").value_or(options.seed);
 }
 
@@ -251,7 +214,7 @@ void read_gpu(const OptionValues& values, PrefillOptions& options) {
     const OptionValue* const given = find_value(values, "transport");
     fail_bad_input(fmt::format("{} = {} does not move the memory of --backend {}; limit: {}", given->origin,
                                given->text, name_of(options.backend),
-                               gpu ? "auto, cuda-ipc or nccl" : "auto, rma or request"));
+                               gpu ? "auto, cuda-ipc or nccl" : "auto, rma, request or ucx"));
   }
   const std::vector<std::string> kernels = {"auto", "hopper", "mma", "simt"};
   options.gpu.kernels = kernels[read_choice_index(values, "kernels", kernels).value_or(0)];
@@ -262,14 +225,23 @@ void read_gpu(const OptionValues& values, PrefillOptions& options) {
 void read_output(const OptionValues& values, PrefillOptions& options) {
   options.output = read_text(values, "output");
   options.topk_chunks = read_switch(values, "topk-chunks");
-  options.json = read_text(values, "json");
-  options.digest = read_switch(values, "digest");
   options.trace = read_text(values, "trace");
   options.memory_plan = read_switch(values, "memory-plan");
-  options.log_dir = read_text(values, "log-dir");
-  options.quiet = read_switch(values, "quiet");
   if (options.topk_chunks && options.output.empty()) {
     fail_bad_input(fmt::format("{} needs --output FILE to write into", find_value(values, "topk-chunks")->origin));
+  }
+}
+
+void read_snapshot(const OptionValues& values, PrefillOptions& options) {
+  options.snapshot = read_text(values, "snapshot");
+  options.kv_format = read_block_format(values).value_or(options.kv_format);
+  const OptionValue* const format = find_value(values, "kv-dtype");
+  if (options.snapshot.empty() && format != nullptr) {
+    fail_bad_input(fmt::format("{} = {} has no meaning without --snapshot", format->origin, format->text));
+  }
+  if (!options.snapshot.empty() && options.backend != kernels::Backend::kCpu) {
+    fail_bad_input(fmt::format("{} = {} cannot be written by --backend {}; limit: cpu",
+                               find_value(values, "snapshot")->origin, options.snapshot, name_of(options.backend)));
   }
 }
 
@@ -281,9 +253,20 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_input(values, options);
   read_attention(values, options);
   read_execution(values, options);
+  read_run_options(values, options);
   read_gpu(values, options);
   read_output(values, options);
+  read_snapshot(values, options);
   return options;
+}
+
+po::options_description prefill_descriptions() {
+  po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
+  for (const OptionGroup& group : {input_options(), attention_options(), execution_options(), gpu_options(),
+                                   output_options(), planted_options()}) {
+    all.add(group.options());
+  }
+  return all;
 }
 
 std::string prefill_help() {

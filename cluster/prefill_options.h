@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "cluster/option_layers.h"
+#include "cluster/run_options.h"
 #include "comm/block_transport.h"
 #include "core/dtype.h"
 #include "core/problem.h"
 #include "kernels/backend.h"
+#include "kvstore/block_codec.h"
 #include "partition/layout.h"
 #include "runtime/fetch_strategy.h"
 #include "runtime/merge_strategy.h"
@@ -31,7 +33,7 @@ struct PlantedOptions {
 };
 
 // Transports of host memory and of GPU memory in one list: a backend takes those of its own memory.
-enum class TransportName { kAuto, kRma, kRequest, kCudaIpc, kNccl };
+enum class TransportName { kAuto, kRma, kRequest, kUcx, kCudaIpc, kNccl };
 
 // Only with --backend cuda.
 struct GpuOptions {
@@ -40,7 +42,7 @@ struct GpuOptions {
   bool share = false;  // several ranks on one GPU, by consent
 };
 
-struct PrefillOptions {
+struct PrefillOptions : RunOptions {
   // Exactly one of the two.
   std::string input;
   std::optional<PlantedOptions> planted;
@@ -60,24 +62,20 @@ struct PrefillOptions {
   kernels::Backend backend = kernels::Backend::kCpu;
   GpuOptions gpu;
   std::optional<std::int64_t> fetch_mib;  // unset: 64 for cpu; for cuda what the GPU has room for
-  std::optional<double> memory_gib;       // unset: free memory of the host over the ranks on it
-  double timeout_seconds = 120;
-  std::int64_t threads = 0;  // 0: as many as this process is bound to
   std::uint64_t seed = 1;
 
   std::string output;  // empty: none
   bool topk_chunks = false;
-  std::string json;  // empty: none
-  bool digest = false;
-  std::string trace;    // empty: none
-  std::string log_dir;  // empty: none
+  std::string snapshot;  // folder; empty: none
+  kvstore::BlockFormat kv_format = kvstore::BlockFormat::kAsInput;
+  std::string trace;  // empty: none
   bool memory_plan = false;
-  bool quiet = false;
 };
 
 // `arguments` stand behind the word prefill. Throws Error(kBadInput) in one line naming option, value and limit.
 PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, const Environment& environment);
 
+boost::program_options::options_description prefill_descriptions();
 std::string prefill_help();
 
 }  // namespace ringmark::cluster

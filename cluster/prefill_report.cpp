@@ -1,16 +1,10 @@
 #include "cluster/prefill_report.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cluster/size_text.h"
-#include "core/error.h"
 
 namespace ringmark::cluster {
 namespace {
@@ -19,7 +13,15 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-std::string temporary_path(const std::string& path) { return fmt::format("{}.{}.tmp", path, getpid()); }
+std::string snapshot_text(const SnapshotReport& snapshot) {
+  std::string text = fmt::format("{} generation {}: {}, {}, prefix hashes: {}", snapshot.folder, snapshot.generation,
+                                 name_of(snapshot.format), bytes_text(snapshot.bytes), snapshot.prefix_hashes);
+  if (snapshot.format != kvstore::BlockFormat::kAsInput) {
+    text +=
+        fmt::format("; largest error K {:.3g}, V {:.3g}", snapshot.error.keys.largest, snapshot.error.values.largest);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -48,16 +50,14 @@ std::string report_table(const PrefillReport& r) {
     row("settled exactly",
         fmt::format("{} of {} choices ({:.2f}%)", r.exact_pairs, r.pairs, 100.0 * ratio(r.exact_pairs, r.pairs)));
   }
-  std::string seconds;
-  for (const auto& [stage, value] : r.seconds)
-    seconds += fmt::format("{}{} {:.3f}", seconds.empty() ? "" : ", ", stage, value);
-  row("seconds", seconds);
+  row("seconds", seconds_text(r.seconds));
   row("bytes fetched", fmt::format("{} of a ring's {} ({:.1f}%)", bytes_text(r.bytes_fetched), bytes_text(r.bytes_ring),
                                    100.0 * ratio(r.bytes_fetched, r.bytes_ring)));
   row("bytes merged", bytes_text(r.bytes_merged));
   row("union ratio", fmt::format("{:.2f} at 16 queries, {:.2f} at 32, {:.2f} at 64", r.union_ratio[0], r.union_ratio[1],
                                  r.union_ratio[2]));
   row("peak memory", fmt::format("{} a rank", bytes_text(r.peak_memory_bytes)));
+  if (r.snapshot) row("snapshot", snapshot_text(*r.snapshot));
   if (r.needles_planted > 0) row("needles", fmt::format("{} of {} recovered", r.needles_recovered, r.needles_planted));
   return table;
 }
@@ -90,6 +90,15 @@ std::string report_json(const PrefillReport& r) {
     json["choices"] = r.pairs;
     json["choices_settled_exactly"] = r.exact_pairs;
   }
+  if (r.snapshot) {
+    json["snapshot"] = {{"folder", r.snapshot->folder},
+                        {"generation", r.snapshot->generation},
+                        {"block_format", name_of(r.snapshot->format)},
+                        {"bytes", r.snapshot->bytes},
+                        {"prefix_hashes", r.snapshot->prefix_hashes},
+                        {"largest_key_error", r.snapshot->error.keys.largest},
+                        {"largest_value_error", r.snapshot->error.values.largest}};
+  }
   json["heads"] = r.problem.heads;
   json["kv_heads"] = r.problem.kv_heads;
   json["head_dim"] = r.problem.head_dim;
@@ -100,30 +109,6 @@ std::string report_json(const PrefillReport& r) {
   json["sinks"] = r.policy.sinks;
   json["scorer"] = name_of(r.policy.scorer);
   return json.dump(2) + "\n";
-}
-
-void check_text_file(const std::string& path) {
-  if (std::filesystem::is_directory(path)) fail_bad_input(fmt::format("{}: cannot be written: it is a folder", path));
-  const std::string temporary = temporary_path(path);
-  std::FILE* file = std::fopen(temporary.c_str(), "wx");
-  if (file == nullptr) fail_bad_input(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
-  std::fclose(file);
-  std::remove(temporary.c_str());
-}
-
-void write_text_file(const std::string& path, const std::string& text) {
-  const std::string temporary = temporary_path(path);
-  std::FILE* file = std::fopen(temporary.c_str(), "wx");
-  bool good = file != nullptr;
-  if (good) {
-    good = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 &&
-           fsync(fileno(file)) == 0;
-    good = std::fclose(file) == 0 && good;
-  }
-  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return;
-  const std::string cause = std::strerror(errno);
-  std::remove(temporary.c_str());
-  fail_environment(fmt::format("{}: cannot write: {}", path, cause));
 }
 
 }  // namespace ringmark::cluster

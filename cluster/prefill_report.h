@@ -4,13 +4,23 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "cluster/stage_seconds.h"
 #include "core/problem.h"
+#include "kvstore/block_codec.h"
 
 namespace ringmark::cluster {
+
+struct SnapshotReport {
+  std::string folder;
+  std::uint64_t generation = 0;
+  kvstore::BlockFormat format = kvstore::BlockFormat::kAsInput;
+  std::int64_t bytes = 0;     // blocks, landmarks and checksums, all shards
+  std::string prefix_hashes;  // yes, or why not
+  kvstore::BlockError error;  // of the kept blocks
+};
 
 struct PrefillReport {
   AttentionProblem problem;
@@ -26,12 +36,13 @@ struct PrefillReport {
   std::int64_t pairs = 0;        // GPU: (row, kv head) pairs that chose, all ranks
   std::int64_t exact_pairs = 0;  // of these, settled by the exact scorer
   std::uint64_t selection_digest = 0;
-  std::vector<std::pair<std::string, double>> seconds;  // by stage, max over ranks
-  std::int64_t bytes_fetched = 0;                       // K and V received, all ranks
-  std::int64_t bytes_merged = 0;                        // landmarks or score lists received, all ranks
-  std::int64_t bytes_ring = 0;                          // what a full K/V ring would have moved, all ranks
-  std::array<double, 3> union_ratio{};                  // at 16, 32, 64 queries
-  std::int64_t peak_memory_bytes = 0;                   // max over ranks
+  StageSeconds seconds;                 // by stage, max over ranks
+  std::int64_t bytes_fetched = 0;       // K and V received, all ranks
+  std::int64_t bytes_merged = 0;        // landmarks or score lists received, all ranks
+  std::int64_t bytes_ring = 0;          // what a full K/V ring would have moved, all ranks
+  std::array<double, 3> union_ratio{};  // at 16, 32, 64 queries
+  std::int64_t peak_memory_bytes = 0;   // max over ranks
+  std::optional<SnapshotReport> snapshot;
   std::int64_t needles_planted = 0;
   std::int64_t needles_recovered = 0;
 };
@@ -39,11 +50,5 @@ struct PrefillReport {
 std::string digest_text(std::uint64_t digest);
 std::string report_table(const PrefillReport& report);
 std::string report_json(const PrefillReport& report);
-
-// Throws Error(kBadInput) when `path` could not be written as things stand. Leaves nothing behind.
-void check_text_file(const std::string& path);
-
-// Writes `text` to `path` by a temporary file and rename. Throws Error(kEnvironment) with path and cause.
-void write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace ringmark::cluster

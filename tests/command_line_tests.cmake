@@ -9,12 +9,34 @@ add_test(NAME command_line COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/command_l
   $<TARGET_FILE:ringmark> $<TARGET_FILE:write_malformed_files> ${RINGMARK_TEST_DATA})
 set_tests_properties(command_line PROPERTIES TIMEOUT 300 LABELS "command;sanitize"
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME inspect COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/inspect.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(inspect PROPERTIES TIMEOUT 120 LABELS "command;sanitize" PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME decode COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/decode.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(decode PROPERTIES TIMEOUT 240 LABELS "command;sanitize" PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+# A few random moments each time, a hundred in the full run.
+add_test(NAME kill_points COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_points.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA}/layer.safetensors 8)
+set_tests_properties(kill_points PROPERTIES TIMEOUT 240 LABELS command RUN_SERIAL ON
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME kill_points_full COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_points.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA}/layer.safetensors 100)
+set_tests_properties(kill_points_full PROPERTIES TIMEOUT 1800 LABELS full RUN_SERIAL ON
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME one_digest COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/one_digest.sh
   $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(one_digest PROPERTIES TIMEOUT 600 LABELS command ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
-add_test(NAME deadline COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/deadline.sh $<TARGET_FILE:ringmark>)
-set_tests_properties(deadline PROPERTIES TIMEOUT 120 LABELS command PROCESSORS 2
+add_test(NAME deadline COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/deadline.sh $<TARGET_FILE:ringmark>
+  rma request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)
+set_tests_properties(deadline PROPERTIES TIMEOUT 240 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+if(RINGMARK_HAS_UCX)
+  add_test(NAME ucx_namespaces COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/ucx_namespaces.sh
+    $<TARGET_FILE:ringmark> $<TARGET_FILE:mpi_comm_test> ${RINGMARK_TEST_DATA})
+  set_tests_properties(ucx_namespaces PROPERTIES TIMEOUT 240 LABELS command PROCESSORS 2 SKIP_RETURN_CODE 77
+    ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+endif()
 add_test(NAME million_tokens COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/million_tokens.sh $<TARGET_FILE:ringmark>)
 set_tests_properties(million_tokens PROPERTIES TIMEOUT 1800 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")

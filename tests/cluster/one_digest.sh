@@ -6,7 +6,7 @@ ringmark=$1 data=$2
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
 runs=0
 for ranks in 1 2 3 4 7; do
-  for balance in contiguous zigzag; do
+  for balance in contiguous zigzag rotate; do
     for merge in scores landmarks; do
       for transport in rma request; do
         timeout 120 mpirun --oversubscribe -n $ranks "$ringmark" prefill --input "$data/layer.safetensors" \
@@ -27,4 +27,4 @@ echo "$(sed -n 's/^selection_digest //p' "$folder/table") $(sha256sum < "$folder
 echo "$runs runs, digests and output hashes:"
 sort "$folder/digests" | uniq -c
 echo "fp64 reference: $(cat "$folder/reference")"
-[ "$(sort -u "$folder/digests" | wc -l)" -eq 1 ] && [ $runs -eq 40 ]
+[ "$(sort -u "$folder/digests" | wc -l)" -eq 1 ] && [ $runs -eq 60 ]

@@ -1,10 +1,11 @@
-// Options of `ringmark prefill`: the order of the layers, and one clear line for everything that is wrong.
+// Options of the commands: the order of the layers, and one clear line for everything that is wrong.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "cluster/decode_options.h"
 #include "cluster/option_layers.h"
 #include "cluster/prefill_options.h"
 #include "core/error.h"
@@ -227,8 +228,8 @@ TEST(PrefillOptions, bad_values_name_origin_value_and_limit) {
   EXPECT_EQ(planted_error({"--scorer", "hlis"}), "--scorer = hlis is not one of hils, mean, oracle, none");
   EXPECT_EQ(planted_error({"--merge", ""}), "--merge =  is not one of auto, scores, landmarks");
   EXPECT_EQ(planted_error({"--transport", "tcp"}),
-            "--transport = tcp is not one of auto, rma, request, cuda-ipc, nccl");
-  EXPECT_EQ(planted_error({"--balance", "even"}), "--balance = even is not one of contiguous, zigzag");
+            "--transport = tcp is not one of auto, rma, request, ucx, cuda-ipc, nccl");
+  EXPECT_EQ(planted_error({"--balance", "even"}), "--balance = even is not one of contiguous, zigzag, rotate");
   EXPECT_EQ(planted_error({"--backend", "gpu"}), "--backend = gpu is not one of cpu, reference, cuda");
   EXPECT_EQ(planted_error({"--dtype", "fp8"}), "--dtype = fp8 is not one of bf16, fp16, fp32");
   EXPECT_EQ(planted_error({"--cu-seqlens", "0,,5"}),
@@ -245,7 +246,7 @@ TEST(PrefillOptions, gpu_options_need_the_cuda_backend) {
   EXPECT_EQ(planted_error({"--kernels", "mma"}), "--kernels = mma has no meaning without --backend cuda");
   EXPECT_EQ(planted_error({"--share-gpu"}), "--share-gpu = true has no meaning without --backend cuda");
   EXPECT_EQ(planted_error({"--transport", "nccl"}),
-            "--transport = nccl does not move the memory of --backend cpu; limit: auto, rma or request");
+            "--transport = nccl does not move the memory of --backend cpu; limit: auto, rma, request or ucx");
   EXPECT_EQ(planted_error({"--backend", "cuda", "--transport", "rma"}),
             "--transport = rma does not move the memory of --backend cuda; limit: auto, cuda-ipc or nccl");
   EXPECT_EQ(planted_error({"--backend", "cuda", "--kernels", "tpu"}),
@@ -311,6 +312,47 @@ TEST(NearestName, counts_edits_and_refuses_far_names) {
   EXPECT_EQ(nearest_name("", names), "");
   EXPECT_EQ(suggestion("tokp", names, "--"), "; did you mean --topk?");
   EXPECT_EQ(suggestion("decode", names), "");
+}
+
+std::string decode_error(const Arguments& arguments) {
+  Arguments all = {"--snapshot", "kept", "--input", "f"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  try {
+    parse_decode_options(all, {});
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput) << error.what();
+    return error.what();
+  }
+}
+
+TEST(DecodeOptions, defaults) {
+  const auto options = parse_decode_options({"--snapshot", "kept", "--input", "f"}, {});
+  EXPECT_EQ(options.rows, 1);
+  EXPECT_EQ(options.skip, 0);
+  EXPECT_EQ(options.exchange, runtime::Exchange::kAuto);
+  EXPECT_EQ(options.transport, comm::TransportChoice::kAuto);
+  EXPECT_FALSE(options.kv_format || options.cache_mib || options.kv_budget_mib || options.memory_bytes());
+  EXPECT_FALSE(options.save || options.digest || options.quiet);
+  EXPECT_EQ(options.timeout_seconds, 120);
+}
+
+TEST(DecodeOptions, refuses_what_it_cannot_mean) {
+  EXPECT_EQ(decode_error({"--rows", "0"}), "--rows = 0 is not a whole number in [1, 1048576]");
+  EXPECT_EQ(decode_error({"--exchange", "both"}), "--exchange = both is not one of auto, pull, push");
+  EXPECT_EQ(decode_error({"--transport", "nccl"}), "--transport = nccl is not one of auto, rma, request, ucx");
+  EXPECT_EQ(decode_error({"--kv-dtype", "int2"}),
+            "--kv-dtype = int2 is not one of as-input, bf16, fp16, fp8, int8, int4");
+  EXPECT_EQ(decode_error({"--cache-mib", "0"}), "--cache-mib = 0 is not a whole number in [1, 1048576]");
+  EXPECT_EQ(decode_error({"--kv-budget-mib", "1"}),
+            "--kv-budget-mib MIB and --spill-dir DIR are given together or not at all");
+  EXPECT_EQ(decode_error({"--kv-budget-mib", "1", "--spill-dir", "nowhere"}), "--spill-dir = nowhere is no folder");
+}
+
+TEST(Environment, variables_of_other_commands_are_left_out) {
+  const Environment all = {{"RINGMARK_TOPK", "4"}, {"RINGMARK_TIMEOUT", "5"}, {"RINGMARK_TOPKK", "6"}};
+  const Environment own = without_others(all, decode_descriptions(), prefill_descriptions());
+  EXPECT_EQ(own, (Environment{{"RINGMARK_TIMEOUT", "5"}, {"RINGMARK_TOPKK", "6"}}));
 }
 
 TEST(Environment, holds_only_our_variables) {
