@@ -21,7 +21,7 @@ expect() {
   grep -qE -- "$pattern" err.txt || fail "no '$pattern' in: $(head -c 300 err.txt)"
   [ ! -s out.txt ] || fail "output beside the error: $*"
 }
-on() { timeout 100 mpirun --oversubscribe -n "$1" "$ringmark" "${@:2}" --quiet < /dev/null; }
+on() { timeout 300 mpirun --oversubscribe -n "$1" "$ringmark" "${@:2}" --quiet < /dev/null; }
 decode() { on "$1" decode --snapshot kept --input steps.safetensors --digest "${@:2}" > out.txt 2> err.txt; }
 digest() { sed -n 's/^selection_digest //p' "$1"; }
 # close_to FILE GOLDEN FIRST BOUND [SHARE]: o of the file against the rows of GOLDEN from FIRST on, all values or a share.
@@ -135,7 +135,7 @@ on 4 prefill --input prompt.safetensors --snapshot start > /dev/null || fail "th
 # stop SIGNAL SNAPSHOT INPUT: tells a decode to stop when all of its ranks have opened the input.
 stop() {
   local job launcher code
-  timeout 100 mpirun --oversubscribe -n 3 "$ringmark" decode --snapshot "$2" --input "$3" --output "$2.safetensors" \
+  timeout 300 mpirun --oversubscribe -n 3 "$ringmark" decode --snapshot "$2" --input "$3" --output "$2.safetensors" \
     --exchange pull --digest --quiet > out.txt 2> err.txt < /dev/null &
   job=$!
   until launcher=$(pgrep -P $job) &&
