@@ -278,16 +278,10 @@ class PrefillCommand {
 
   // Collective: the events of all ranks in one file of rank 0.
   void write_trace() {
-    const std::string mine = runtime::trace_events(trace_, ranks_.rank());
-    const auto sizes = ranks_.gather_sizes("gather the trace", static_cast<std::int64_t>(mine.size()));
-    std::vector<std::string> all;
-    for (const std::int64_t size : sizes) all.emplace_back(static_cast<std::size_t>(size), '\0');
-    std::vector<comm::Bytes> places;
-    for (std::string& text : all) places.push_back(std::as_writable_bytes(std::span(text)));
-    ranks_.all_gather("gather the trace", std::as_bytes(std::span(mine)), places);
+    const auto of_ranks = ranks_.gather_texts("gather the trace", runtime::trace_events(trace_, ranks_.rank()));
     if (rank_ != RankId(0)) return;
     std::string events;
-    for (const std::string& text : all) events += text;
+    for (const std::string& text : of_ranks) events += text;
     write_text_file(options_.trace, runtime::trace_file(events));
   }
 

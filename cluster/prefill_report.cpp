@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cluster/layer_fields.h"
 #include "cluster/size_text.h"
 
 namespace ringmark::cluster {
@@ -99,15 +100,7 @@ std::string report_json(const PrefillReport& r) {
                         {"largest_key_error", r.snapshot->error.keys.largest},
                         {"largest_value_error", r.snapshot->error.values.largest}};
   }
-  json["heads"] = r.problem.heads;
-  json["kv_heads"] = r.problem.kv_heads;
-  json["head_dim"] = r.problem.head_dim;
-  json["dtype"] = name_of(r.problem.dtype);
-  json["chunk_size"] = r.problem.chunk_size;
-  json["window"] = r.policy.window;
-  json["topk"] = r.policy.topk;
-  json["sinks"] = r.policy.sinks;
-  json["scorer"] = name_of(r.policy.scorer);
+  add_layer_fields(json, r.problem, r.policy);
   return json.dump(2) + "\n";
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -54,6 +55,13 @@ class Communicator {
 
   // Collective: one int64 a rank, by rank.
   std::vector<std::int64_t> gather_sizes(std::string_view stage, std::int64_t mine);
+  // Collective: what each rank brings, of any length, by rank.
+  std::vector<std::vector<std::byte>> gather_bytes(std::string_view stage, ConstBytes mine);
+  std::vector<std::string> gather_texts(std::string_view stage, std::string_view mine);
+
+ private:
+  template <class Buffer>
+  std::vector<Buffer> gather_buffers(std::string_view stage, ConstBytes mine);
 };
 
 }  // namespace ringmark::comm

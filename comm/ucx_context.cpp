@@ -13,7 +13,7 @@ namespace {
 
 // UCX takes these signals over when it is loaded, before main: a process that ignored SIGHUP (nohup) or should end by
 // it would do neither. Given back after the libraries' own initialisation.
-[[maybe_unused]] const bool kSignalsGivenBack = [] {
+[[maybe_unused]] const bool signals_given_back = [] {
   for (const int signal : {SIGHUP, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) ucs_debug_disable_signal(signal);
   return true;
 }();

@@ -78,15 +78,6 @@ class PendingUcxReads final : public PendingReads {
   std::unique_ptr<std::vector<UcxReader::Owed>> owed_;  // null when nothing is pending
 };
 
-// Collective: every rank's bytes, of any length.
-std::vector<std::vector<std::byte>> gather(Communicator& communicator, std::string_view stage, ConstBytes mine) {
-  const auto sizes = communicator.gather_sizes(stage, static_cast<std::int64_t>(mine.size()));
-  std::vector<std::vector<std::byte>> all;
-  for (const std::int64_t size : sizes) all.emplace_back(static_cast<std::size_t>(size));
-  communicator.all_gather(stage, mine, std::vector<Bytes>(all.begin(), all.end()));
-  return all;
-}
-
 // Collective: when one rank has failed to open UCX, every rank throws Error(kEnvironment).
 void agree(Communicator& communicator, const std::string& failure) {
   std::int64_t failed = failure.empty() ? 0 : 1;
@@ -138,7 +129,7 @@ void UcxTransport::open() {
 }
 
 void UcxTransport::connect(std::span<const int> ranks_of_host) const {
-  const auto addresses = gather(communicator_, kOpening, server_->address());
+  const auto addresses = communicator_.gather_bytes(kOpening, server_->address());
   for (int peer = 0; peer < communicator_.size(); ++peer) {
     if (peer == communicator_.rank()) continue;
     const bool same_host = std::ranges::find(ranks_of_host, peer) != ranks_of_host.end();
@@ -191,7 +182,7 @@ void UcxTransport::exchange_keys(Region& region) const {
   std::memcpy(card.data(), &address, sizeof(address));
   std::memcpy(card.data() + sizeof(address), packed, length);
   ucp_rkey_buffer_release(packed);
-  const auto cards = gather(communicator_, kExposing, card);
+  const auto cards = communicator_.gather_bytes(kExposing, card);
   region.addresses.resize(cards.size());
   region.keys.resize(cards.size());
   for (std::size_t peer = 0; peer < cards.size(); ++peer) {

@@ -27,12 +27,7 @@ void run_joint_step(comm::Communicator& communicator, std::string_view stage, co
     // Files take their time: peers may honestly need as much longer as this rank took.
     communicator.barrier(stage, std::chrono::steady_clock::now() - begin);
     codes = communicator.gather_sizes(stage, mine ? static_cast<std::int64_t>(mine->code()) : 0);
-    for (const std::int64_t size : communicator.gather_sizes(stage, static_cast<std::int64_t>(text.size()))) {
-      texts.emplace_back(static_cast<std::size_t>(size), '\0');
-    }
-    std::vector<comm::Bytes> places;
-    for (std::string& place : texts) places.push_back(std::as_writable_bytes(std::span(place)));
-    communicator.all_gather(stage, std::as_bytes(std::span(text)), places);
+    texts = communicator.gather_texts(stage, text);
   } catch (const Error&) {
     if (mine) throw *mine;  // the first cause
     throw;

@@ -1,16 +1,11 @@
 // What all ranks must know before one of them may give up: a rank that throws alone leaves the others waiting.
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "comm/communicator.h"
 
 namespace ringmark::comm::cuda {
-
-// Collective: a text of every rank, by rank.
-std::vector<std::string> gather_texts(Communicator& communicator, std::string_view stage, std::string_view mine);
 
 // Collective: when a rank brings trouble, every rank throws Error(kEnvironment) with the first one's words. Empty means
 // none.

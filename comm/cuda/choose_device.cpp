@@ -47,10 +47,10 @@ VisibleGpus look_around() {
 }
 
 std::vector<VisibleGpus> gather_views(Communicator& communicator, const VisibleGpus& mine) {
-  const auto hosts = gather_texts(communicator, kStage, mine.host);
-  const auto troubles = gather_texts(communicator, kStage, mine.trouble);
-  const auto gpus = gather_texts(communicator, kStage,
-                                 {reinterpret_cast<const char*>(mine.gpus.data()), mine.gpus.size() * sizeof(Uuid)});
+  const auto hosts = communicator.gather_texts(kStage, mine.host);
+  const auto troubles = communicator.gather_texts(kStage, mine.trouble);
+  const auto gpus = communicator.gather_texts(
+      kStage, {reinterpret_cast<const char*>(mine.gpus.data()), mine.gpus.size() * sizeof(Uuid)});
   std::vector<VisibleGpus> views;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     std::vector<Uuid> of_rank(gpus[r].size() / sizeof(Uuid));

@@ -71,7 +71,7 @@ ProbeResult probe_device_transport(Communicator& communicator, DeviceTransport& 
     trouble = error.what();
   }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  const auto troubles = gather_texts(communicator, kStage, trouble);
+  const auto troubles = communicator.gather_texts(kStage, trouble);
   const auto failed = std::ranges::find_if(troubles, [](const std::string& text) { return !text.empty(); });
   if (failed != troubles.end()) return {false, fmt::format("rank {}: {}", failed - troubles.begin(), *failed)};
   transport.retire();

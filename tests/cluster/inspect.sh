@@ -3,22 +3,7 @@
 # verified, what is damaged is named in one line with exit code 2, what cannot be written leaves nothing.
 set -uo pipefail
 ringmark=$1 data=$2
-folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
-cd "$folder"
-failures=0
-fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
-
-# expect CODE PATTERN COMMAND...: exit code, one line on stderr that matches, nothing on stdout.
-expect() {
-  local code=$1 pattern=$2 got
-  shift 2
-  "$@" > out.txt 2> err.txt < /dev/null
-  got=$?
-  [ $got -eq "$code" ] || fail "exit $got instead of $code: $* ($(head -c 300 err.txt))"
-  [ "$(wc -l < err.txt)" -eq 1 ] || fail "$(wc -l < err.txt) lines instead of one: $*: $(head -c 500 err.txt)"
-  grep -qE -- "$pattern" err.txt || fail "no '$pattern' in: $(head -c 300 err.txt)"
-  [ ! -s out.txt ] || fail "output beside the error: $*"
-}
+. "$(dirname "$0")/expect.sh"
 # shows PATTERN COMMAND...: exit code 0 and a line on stdout that matches.
 shows() {
   local pattern=$1

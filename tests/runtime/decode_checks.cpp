@@ -49,6 +49,18 @@ double largest_difference(const std::vector<float>& got, const std::vector<float
 
 }  // namespace
 
+TestLayer one_sequence(std::int64_t tokens, std::int64_t window, std::uint64_t seed) {
+  AttentionProblem problem;
+  problem.tokens = tokens;
+  problem.heads = 4;
+  problem.kv_heads = 2;
+  problem.head_dim = 32;
+  problem.chunk_size = kChunk;
+  problem.scale = 1.0f / std::sqrt(32.0f);
+  problem.landmark_slots = true;
+  return random_layer(problem, {window, 3, 0, Scorer::kHils}, seed);
+}
+
 std::vector<std::int64_t> sequence_lengths(const TestLayer& layer) {
   const std::vector<std::int64_t>& starts = layer.problem.cu_seqlens;
   if (starts.empty()) return {layer.problem.tokens};

@@ -35,6 +35,10 @@ struct DecodeOutcome {
   runtime::DecodeTraffic traffic;  // of all ranks
 };
 
+inline constexpr std::int64_t kChunk = 16;
+// A random layer of one sequence in chunks of kChunk.
+TestLayer one_sequence(std::int64_t tokens, std::int64_t window, std::uint64_t seed);
+
 // Lengths of the packed sequences of a layer.
 std::vector<std::int64_t> sequence_lengths(const TestLayer& layer);
 

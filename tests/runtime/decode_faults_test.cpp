@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,20 +19,6 @@ namespace ringmark::test {
 namespace {
 
 using runtime::Exchange;
-
-constexpr std::int64_t kChunk = 16;
-
-TestLayer one_sequence(std::int64_t tokens, std::uint64_t seed) {
-  AttentionProblem problem;
-  problem.tokens = tokens;
-  problem.heads = 4;
-  problem.kv_heads = 2;
-  problem.head_dim = 32;
-  problem.chunk_size = kChunk;
-  problem.scale = 1.0f / std::sqrt(32.0f);
-  problem.landmark_slots = true;
-  return random_layer(problem, {20, 3, 0, Scorer::kHils}, seed);
-}
 
 DecodeRun run_of(const TestLayer& layer, Exchange exchange, std::int64_t first) {
   DecodeRun run;
@@ -102,7 +87,7 @@ class Reading {
 
 // A failed read was later served as a hit, or as success, elsewhere (1, 5 of the second list).
 TEST(DecodeFaults, a_block_that_came_damaged_is_never_a_hit) {
-  const TestLayer layer = one_sequence(4 * kChunk, 1);
+  const TestLayer layer = one_sequence(4 * kChunk, 20, 1);
   for (const auto kind : {comm::FaultKind::kFlipBit, comm::FaultKind::kOtherOffset, comm::FaultKind::kTruncate,
                           comm::FaultKind::kError}) {
     comm::run_thread_ranks(2, [&](comm::Communicator& communicator) {
@@ -124,7 +109,7 @@ TEST(DecodeFaults, a_block_that_came_damaged_is_never_a_hit) {
 
 // Blocks were read before they were whole, and stale ones stayed, elsewhere (3, 5 of the second list).
 TEST(DecodeFaults, a_growing_block_is_not_read_and_leaves_nothing_stale) {
-  const TestLayer layer = one_sequence(4 * kChunk, 2);
+  const TestLayer layer = one_sequence(4 * kChunk, 20, 2);
   comm::run_thread_ranks(2, [&](comm::Communicator& communicator) {
     Reading reading(communicator, layer, {});
     const runtime::BlockId block{ChunkId(2), 0};
@@ -151,7 +136,7 @@ TEST(DecodeFaults, a_growing_block_is_not_read_and_leaves_nothing_stale) {
 
 // A read that is lost or refused ends the step within the timeout; the line says where (20, 25 of the second list).
 TEST(DecodeFaults, a_read_that_never_ends_is_named) {
-  const TestLayer layer = one_sequence(100, 5);
+  const TestLayer layer = one_sequence(100, 20, 5);
   for (const auto kind : {comm::FaultKind::kDrop, comm::FaultKind::kError}) {
     DecodeRun run = run_of(layer, Exchange::kPull, 60);
     run.wrap = [&](comm::Communicator& communicator, comm::BlockTransport& inner) {
@@ -176,7 +161,7 @@ TEST(DecodeFaults, a_read_that_never_ends_is_named) {
 // Chunks, and so the blocks of different ranks, differ in size by up to 2^9: scales of one block or rank used for
 // another would show (47).
 TEST(DecodeFaults, scales_belong_to_their_blocks_on_any_ranks) {
-  TestLayer layer = one_sequence(12 * kChunk, 7);
+  TestLayer layer = one_sequence(12 * kChunk, 20, 7);
   const std::int64_t width = layer.problem.kv_heads * layer.problem.head_dim;
   const auto magnify = [&](std::vector<std::byte>& bytes, double most) {
     std::vector<float> row(static_cast<std::size_t>(width));

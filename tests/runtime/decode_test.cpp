@@ -22,8 +22,6 @@ namespace {
 
 using runtime::Exchange;
 
-constexpr std::int64_t kChunk = 16;
-
 // Three sequences of different lengths, one of them empty at first sight: it ends before the others have begun.
 TestLayer batch_layer(std::int64_t group, Scorer scorer, std::uint64_t seed) {
   AttentionProblem problem;
@@ -37,18 +35,6 @@ TestLayer batch_layer(std::int64_t group, Scorer scorer, std::uint64_t seed) {
   problem.landmark_slots = seed % 2 == 0;
   problem.dtype = seed % 3 == 0 ? DType::kFloat32 : DType::kBfloat16;
   return random_layer(problem, {24, 3, static_cast<std::int64_t>(seed % 4) * 6, scorer}, seed);
-}
-
-TestLayer one_sequence(std::int64_t tokens, std::int64_t window, std::uint64_t seed) {
-  AttentionProblem problem;
-  problem.tokens = tokens;
-  problem.heads = 4;
-  problem.kv_heads = 2;
-  problem.head_dim = 32;
-  problem.chunk_size = kChunk;
-  problem.scale = 1.0f / std::sqrt(32.0f);
-  problem.landmark_slots = true;
-  return random_layer(problem, {window, 3, 0, Scorer::kHils}, seed);
 }
 
 DecodeRun run_of(const TestLayer& layer, Exchange exchange, std::int64_t first, std::int64_t most, std::uint64_t seed) {
@@ -220,7 +206,7 @@ TEST(DecodeOnThreads, full_and_unknown_sequences_are_refused) {
 }
 
 // The kept lengths: a chunk that is full, one that is growing, one token, nothing.
-const std::vector<std::int64_t> kKeptLengths = {32, 77, 1, 0};
+const std::vector<std::int64_t> kept_lengths = {32, 77, 1, 0};
 
 TestLayer layer_to_resume(std::int64_t sinks) {
   AttentionProblem problem;
@@ -239,9 +225,9 @@ void keep_by_prefill(const TestLayer& layer, const std::filesystem::path& folder
   TestLayer kept = layer;
   std::vector<TokenId> tokens;
   kept.problem.cu_seqlens = {0};
-  for (std::size_t s = 0; s < kKeptLengths.size(); ++s) {
-    for (std::int64_t n = 0; n < kKeptLengths[s]; ++n) tokens.emplace_back(layer.problem.cu_seqlens[s] + n);
-    kept.problem.cu_seqlens.push_back(kept.problem.cu_seqlens.back() + kKeptLengths[s]);
+  for (std::size_t s = 0; s < kept_lengths.size(); ++s) {
+    for (std::int64_t n = 0; n < kept_lengths[s]; ++n) tokens.emplace_back(layer.problem.cu_seqlens[s] + n);
+    kept.problem.cu_seqlens.push_back(kept.problem.cu_seqlens.back() + kept_lengths[s]);
   }
   kept.problem.tokens = kept.problem.cu_seqlens.back();
   TokenRows rows = take_rows(layer, tokens);
@@ -266,7 +252,7 @@ TEST(DecodeOnThreads, goes_on_from_snapshots_at_any_rank_count) {
       const TemporaryFolder folder;
       keep_by_prefill(layer, folder.file("kept"));
       Steps steps = make_steps(sequence_lengths(layer), 0, 9, 12);
-      std::vector<std::int64_t> skipped = kKeptLengths;
+      std::vector<std::int64_t> skipped = kept_lengths;
       for (auto& rows : steps) {
         std::erase_if(rows, [&](std::int64_t sequence) { return skipped[static_cast<std::size_t>(sequence)]-- > 0; });
       }
