@@ -273,7 +273,7 @@ int run_decode(const std::vector<std::string>& arguments, const Environment& env
     return refuse_options(error);
   }
   return run_job(
-      {std::chrono::duration<double>(options->timeout_seconds), options->log_dir},
+      {std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
       [&](comm::Communicator& ranks, Termination& termination) { DecodeCommand(*options, ranks, termination).run(); });
 }
 

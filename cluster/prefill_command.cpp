@@ -318,7 +318,7 @@ int run_prefill(const std::vector<std::string>& arguments, const Environment& en
   } catch (const Error& error) {
     return refuse_options(error);
   }
-  return run_job({std::chrono::duration<double>(options->timeout_seconds), options->log_dir},
+  return run_job({std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
                  [&](comm::Communicator& ranks, Termination&) { PrefillCommand(*options, ranks).run(); });
 }
 

@@ -13,7 +13,7 @@ namespace ringmark::cluster {
 namespace {
 
 constexpr std::int64_t kMaxThreads = 4096;
-constexpr double kMaxTimeoutSeconds = 7 * 24 * 3600;
+constexpr double kMaxDeadlineSeconds = 7 * 24 * 3600;
 constexpr double kMaxMemoryGib = 1 << 20;
 constexpr std::array kBlockFormats = {kvstore::BlockFormat::kAsInput, kvstore::BlockFormat::kBfloat16,
                                       kvstore::BlockFormat::kFloat16, kvstore::BlockFormat::kFp8,
@@ -31,8 +31,8 @@ void add_execution_options(OptionGroup& group) {
   group
       .add("memory-gib", "GIB",
            "memory limit, GiB a rank (default: free memory of the host or the GPU over the ranks on it)")
-      .add("timeout", "SECONDS",
-           fmt::format("longest wait for other ranks, seconds (default: {})", defaults.timeout_seconds))
+      .add("deadline", "SECONDS",
+           fmt::format("longest wait for other ranks, seconds (default: {})", defaults.deadline_seconds))
       .add("threads", "N", "threads a rank (default: 0, as many as the process is bound to)");
 }
 
@@ -46,7 +46,7 @@ void add_report_options(OptionGroup& group) {
 
 void read_run_options(const OptionValues& values, RunOptions& options) {
   options.memory_gib = read_positive(values, "memory-gib", kMaxMemoryGib);
-  options.timeout_seconds = read_positive(values, "timeout", kMaxTimeoutSeconds).value_or(options.timeout_seconds);
+  options.deadline_seconds = read_positive(values, "deadline", kMaxDeadlineSeconds).value_or(options.deadline_seconds);
   options.threads = read_count(values, "threads", 0, kMaxThreads).value_or(options.threads);
   options.json = read_text(values, "json");
   options.digest = read_switch(values, "digest");

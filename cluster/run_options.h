@@ -14,7 +14,7 @@ namespace ringmark::cluster {
 
 struct RunOptions {
   std::optional<double> memory_gib;  // unset: free memory of the host over the ranks on it
-  double timeout_seconds = 120;
+  double deadline_seconds = 120;
   std::int64_t threads = 0;  // 0: as many as this process is bound to
 
   std::string json;  // empty: none

@@ -35,7 +35,7 @@ lose_a_rank() {
   local signal=$1 transport=$2 start=$SECONDS code seconds
   rm -rf "$folder/log" && mkdir "$folder/log"
   timeout -k 5 90 mpirun --oversubscribe -n 3 "$folder/rank.sh" "$signal" "$ringmark" prefill --planted 512k --quiet \
-    --timeout $timeout_s --transport "$transport" --output "$folder/out.safetensors" --log-dir "$folder/log" \
+    --deadline $timeout_s --transport "$transport" --output "$folder/out.safetensors" --log-dir "$folder/log" \
     < /dev/null > "$folder/out" 2> "$folder/err"
   code=$?
   seconds=$((SECONDS - start))
@@ -54,6 +54,6 @@ done
 [ "$(left)" = "$before" ] || { echo "FAIL: left in shared memory: $(left)"; exit 1; }
 
 # Contiguous shards: the last rank scores seven times the chunks of the first, for longer than the timeout.
-timeout -k 5 90 mpirun --oversubscribe -n 4 "$ringmark" prefill --planted 256k --balance contiguous --timeout 1 --quiet \
+timeout -k 5 90 mpirun --oversubscribe -n 4 "$ringmark" prefill --planted 256k --balance contiguous --deadline 1 --quiet \
   < /dev/null > "$folder/out" 2> "$folder/err" || { echo "FAIL: a healthy job was ended"; head "$folder/err"; exit 1; }
 echo "uneven work: $(grep seconds "$folder/out")"

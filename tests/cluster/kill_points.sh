@@ -29,7 +29,7 @@ job() {
   local logs=$1
   shift
   rm -rf "$logs" && mkdir "$logs"
-  timeout -k 5 60 mpirun --oversubscribe -n $ranks "$ringmark" "$@" --timeout $deadline --quiet --log-dir "$logs" \
+  timeout -k 5 60 mpirun --oversubscribe -n $ranks "$ringmark" "$@" --deadline $deadline --quiet --log-dir "$logs" \
     < /dev/null > "$logs/out" 2> "$logs/err"
 }
 prefill() { job "$1" prefill --input "$folder/prompt.safetensors" --snapshot "$2"; }

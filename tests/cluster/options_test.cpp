@@ -20,7 +20,7 @@ using Arguments = std::vector<std::string>;
 const std::vector<std::string> all_options = {
     "input",     "output",     "planted",    "topk",      "window",  "chunk",      "sinks",       "scorer",
     "merge",     "balance",    "transport",  "backend",   "digest",  "scale",      "topk-chunks", "json",
-    "fetch-mib", "cu-seqlens", "memory-gib", "timeout",   "threads", "seed",       "quiet",       "config",
+    "fetch-mib", "cu-seqlens", "memory-gib", "deadline",  "threads", "seed",       "quiet",       "config",
     "log-dir",   "heads",      "kv-heads",   "head-dim",  "needles", "agreement",  "topics",      "dtype",
     "help",      "kernels",    "fetch",      "share-gpu", "trace",   "memory-plan"};
 
@@ -52,7 +52,7 @@ TEST(PrefillOptions, defaults_leave_the_files_metadata_in_charge) {
   EXPECT_EQ(options.transport, TransportName::kAuto);
   EXPECT_EQ(options.backend, kernels::Backend::kCpu);
   EXPECT_EQ(options.fetch_mib, std::nullopt);
-  EXPECT_EQ(options.timeout_seconds, 120);
+  EXPECT_EQ(options.deadline_seconds, 120);
   EXPECT_EQ(options.threads, 0);
   EXPECT_TRUE(options.cu_seqlens.empty() && options.output.empty() && options.json.empty() && options.log_dir.empty());
 }
@@ -91,7 +91,7 @@ TEST(PrefillOptions, reads_every_flag) {
                                               "16",
                                               "--memory-gib",
                                               "1.5",
-                                              "--timeout",
+                                              "--deadline",
                                               "2.5",
                                               "--threads",
                                               "3",
@@ -141,7 +141,7 @@ TEST(PrefillOptions, reads_every_flag) {
   EXPECT_TRUE(options.digest && options.topk_chunks && options.quiet);
   EXPECT_EQ(options.fetch_mib, 16);
   EXPECT_EQ(options.memory_gib, 1.5);
-  EXPECT_EQ(options.timeout_seconds, 2.5);
+  EXPECT_EQ(options.deadline_seconds, 2.5);
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.seed, ~std::uint64_t{0});
 }
@@ -222,7 +222,7 @@ TEST(PrefillOptions, bad_values_name_origin_value_and_limit) {
   EXPECT_EQ(planted_error({"--head-dim", "257"}), "--head-dim = 257 is not a whole number in [1, 256]");
   EXPECT_EQ(planted_error({"--scale", "nan"}), "--scale = nan is not a number above 0 and at most 1000000");
   EXPECT_EQ(planted_error({"--scale", "0"}), "--scale = 0 is not a number above 0 and at most 1000000");
-  EXPECT_EQ(planted_error({"--timeout", "inf"}), "--timeout = inf is not a number above 0 and at most 604800");
+  EXPECT_EQ(planted_error({"--deadline", "inf"}), "--deadline = inf is not a number above 0 and at most 604800");
   EXPECT_EQ(planted_error({"--agreement", "1.01"}), "--agreement = 1.01 is not a number in [0, 1]");
   EXPECT_EQ(planted_error({"--seed", "-1"}), "--seed = -1 is not a whole number in [0, 18446744073709551615]");
   EXPECT_EQ(planted_error({"--scorer", "hlis"}), "--scorer = hlis is not one of hils, mean, oracle, none");
@@ -334,7 +334,7 @@ TEST(DecodeOptions, defaults) {
   EXPECT_EQ(options.transport, comm::TransportChoice::kAuto);
   EXPECT_FALSE(options.kv_format || options.cache_mib || options.kv_budget_mib || options.memory_bytes());
   EXPECT_FALSE(options.save || options.digest || options.quiet);
-  EXPECT_EQ(options.timeout_seconds, 120);
+  EXPECT_EQ(options.deadline_seconds, 120);
 }
 
 TEST(DecodeOptions, refuses_what_it_cannot_mean) {
@@ -350,9 +350,9 @@ TEST(DecodeOptions, refuses_what_it_cannot_mean) {
 }
 
 TEST(Environment, variables_of_other_commands_are_left_out) {
-  const Environment all = {{"RINGMARK_TOPK", "4"}, {"RINGMARK_TIMEOUT", "5"}, {"RINGMARK_TOPKK", "6"}};
+  const Environment all = {{"RINGMARK_TOPK", "4"}, {"RINGMARK_DEADLINE", "5"}, {"RINGMARK_TOPKK", "6"}};
   const Environment own = without_others(all, decode_descriptions(), prefill_descriptions());
-  EXPECT_EQ(own, (Environment{{"RINGMARK_TIMEOUT", "5"}, {"RINGMARK_TOPKK", "6"}}));
+  EXPECT_EQ(own, (Environment{{"RINGMARK_DEADLINE", "5"}, {"RINGMARK_TOPKK", "6"}}));
 }
 
 TEST(Environment, holds_only_our_variables) {
