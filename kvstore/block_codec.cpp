@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.h"
 #include "kvstore/block_codes.h"
+#include "kvstore/element_lanes.h"
 
 namespace ringmark::kvstore {
 namespace {
@@ -17,12 +19,9 @@ namespace {
 using kernels::BlockShape;
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::uint32_t kInfinityBits = 0x7F800000u;
 
 // Below it a reciprocal overflows. Values so small lose precision, at most half of this scale.
 constexpr float kSmallestScale = std::numeric_limits<float>::min();
-
-std::uint32_t magnitude_bits(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu; }
 
 // The smallest magnitude that rounds to infinity.
 float overflow_of(DType dtype) {
@@ -41,6 +40,16 @@ auto with_codes(BlockFormat format, Use use) {
     case BlockFormat::kFp8: return use(Fp8Codes{});
     case BlockFormat::kInt8: return use(Int8Codes{});
     default: return use(Int4Codes{});
+  }
+}
+
+// Calls `use` with an element type as a constant.
+template <class Use>
+void with_dtype(DType dtype, Use use) {
+  switch (dtype) {
+    case DType::kFloat32: return use(std::integral_constant<DType, DType::kFloat32>{});
+    case DType::kBfloat16: return use(std::integral_constant<DType, DType::kBfloat16>{});
+    case DType::kFloat16: return use(std::integral_constant<DType, DType::kFloat16>{});
   }
 }
 
@@ -81,58 +90,80 @@ struct QuantisedLayout {
   std::int64_t row_bytes;
 };
 
-float scale_for(std::uint32_t largest_bits, float largest_code) {
-  if (largest_bits == 0) return 0.0f;
-  const float scale = std::max(std::bit_cast<float>(largest_bits) / largest_code, kSmallestScale);
+float scale_for(float largest, float largest_code) {
+  if (largest == 0.0f) return 0.0f;
+  const float scale = std::max(largest / largest_code, kSmallestScale);
   return std::isinf(scale * largest_code) ? std::nextafter(scale, 0.0f) : scale;
 }
 
-// Scales of a block whose rows are `wide`: K by channel, then V by token.
-std::vector<float> scales_of(const std::vector<float>& wide, const QuantisedLayout& layout, float largest_code,
-                             BlockFormat format) {
-  std::vector<std::uint32_t> largest(static_cast<std::size_t>(layout.scales()), 0);
-  const float* row = wide.data();
-  for (std::int64_t t = 0; t < layout.tokens; ++t, row += layout.channels) {
-    for (std::int64_t c = 0; c < layout.channels; ++c) largest[c] = std::max(largest[c], magnitude_bits(row[c]));
+// The unsigned type of an element's bits: without the sign they order as magnitudes do, NaN above infinity.
+template <DType dtype>
+using Bits = std::conditional_t<dtype == DType::kFloat32, std::uint32_t, std::uint16_t>;
+
+// The largest magnitude of each K channel, then of each V token.
+template <DType dtype>
+std::vector<float> largest_magnitudes(const std::byte* row, const QuantisedLayout& layout) {
+  const auto magnitude_at = [&](std::int64_t channel) {
+    Bits<dtype> bits;
+    std::memcpy(&bits, row + channel * size_of(dtype), sizeof(bits));
+    return static_cast<Bits<dtype>>(bits & std::numeric_limits<std::make_signed_t<Bits<dtype>>>::max());
+  };
+  std::vector<Bits<dtype>> largest(static_cast<std::size_t>(layout.scales()), 0);
+  for (std::int64_t t = 0; t < layout.tokens; ++t, row += layout.channels * size_of(dtype)) {
+    for (std::int64_t c = 0; c < layout.channels; ++c) largest[c] = std::max(largest[c], magnitude_at(c));
   }
-  for (std::int64_t t = 0; t < layout.tokens; ++t, row += layout.channels) {
-    std::uint32_t of_token = 0;
-    for (std::int64_t c = 0; c < layout.channels; ++c) of_token = std::max(of_token, magnitude_bits(row[c]));
+  for (std::int64_t t = 0; t < layout.tokens; ++t, row += layout.channels * size_of(dtype)) {
+    Bits<dtype> of_token = 0;
+    for (std::int64_t c = 0; c < layout.channels; ++c) of_token = std::max(of_token, magnitude_at(c));
     largest[layout.channels + t] = of_token;
   }
-  std::vector<float> scales;
+  std::vector<float> magnitudes(largest.size());
+  widen(reinterpret_cast<const std::byte*>(largest.data()), dtype, layout.scales(), magnitudes.data());
+  return magnitudes;
+}
+
+// K by channel, then V by token.
+std::vector<float> scales_of(const std::vector<float>& largest, const QuantisedLayout& layout, float largest_code,
+                             BlockFormat format) {
+  std::vector<float> scales(largest.size());
   for (std::int64_t i = 0; i < layout.scales(); ++i) {
     const bool keys = i < layout.channels;
-    if (largest[i] >= kInfinityBits) {
+    if (!std::isfinite(largest[i])) {
       fail_bad_input(fmt::format("{} holds {}; {} keeps finite values only",
-                                 place(keys, keys ? i : i - layout.channels), std::bit_cast<float>(largest[i]),
-                                 name_of(format)));
+                                 place(keys, keys ? i : i - layout.channels), largest[i], name_of(format)));
     }
-    scales.push_back(scale_for(largest[i], largest_code));
+    scales[i] = scale_for(largest[i], largest_code);
   }
   return scales;
 }
 
-template <class Codes>
-void encode_quantised(std::span<const std::byte> block, const BlockShape& shape, BlockFormat format,
-                      std::byte* encoded) {
+// Calls `use` with each row of codes in order, and with the factors of its lanes: a function of the first channel and
+// the number of lanes.
+template <class Use>
+void for_rows(const QuantisedLayout& layout, const std::vector<float>& factors, Use use) {
+  for (std::int64_t t = 0; t < layout.tokens; ++t) {
+    use(t, [&](std::int64_t first, std::int64_t lanes) { return load_lanes(factors.data() + first, lanes); });
+  }
+  for (std::int64_t t = 0; t < layout.tokens; ++t) {
+    const __m256 of_token = _mm256_set1_ps(factors[layout.channels + t]);
+    use(layout.tokens + t, [=](std::int64_t, std::int64_t) { return of_token; });
+  }
+}
+
+template <DType dtype, class Codes>
+void encode_quantised(const std::byte* block, const BlockShape& shape, BlockFormat format, std::byte* encoded) {
   const QuantisedLayout layout(shape, Codes::row_bytes(shape.head_dim));
-  std::vector<float> wide = widen_block(block, shape);
-  std::vector<float> scales = scales_of(wide, layout, Codes::kLargest, format);
+  std::vector<float> scales = scales_of(largest_magnitudes<dtype>(block, layout), layout, Codes::kLargest, format);
   std::memcpy(encoded, scales.data(), static_cast<std::size_t>(layout.codes_offset()));
 
   for (float& scale : scales) scale = scale == 0.0f ? 0.0f : 1.0f / scale;
-  float* row = wide.data();
-  std::byte* codes = encoded + layout.codes_offset();
-  for (std::int64_t t = 0; t < 2 * layout.tokens; ++t, row += layout.channels, codes += layout.row_bytes) {
-    if (t < layout.tokens) {
-      for (std::int64_t c = 0; c < layout.channels; ++c) row[c] *= scales[c];
-    } else {
-      const float inverse = scales[layout.channels + t - layout.tokens];
-      for (std::int64_t c = 0; c < layout.channels; ++c) row[c] *= inverse;
-    }
-    Codes::pack(row, layout.channels, codes);
-  }
+  for_rows(layout, scales, [&](std::int64_t t, auto inverses) {
+    const std::byte* const row = block + t * shape.row_bytes();
+    const auto scaled_at = [&](std::int64_t first, std::int64_t lanes) {
+      return _mm256_mul_ps(load_lanes<dtype>(row + first * size_of(dtype), lanes), inverses(first, lanes));
+    };
+    Codes::pack(scaled_at, layout.channels, encoded + layout.codes_offset() + t * layout.row_bytes);
+  });
 }
 
 // Scales as they lie in the encoded block, checked.
@@ -151,66 +182,84 @@ std::vector<float> read_scales(const std::byte* encoded, const QuantisedLayout& 
   return scales;
 }
 
-// Unpacked codes to values in place; whether all of them may stand under their scales.
-template <class ScaleOf>
-bool scale_row(float* row, std::int64_t count, float largest_code, ScaleOf scale_of) {
-  std::uint32_t wrong = 0;
-  for (std::int64_t c = 0; c < count; ++c) {
-    const float scale = scale_of(c);
-    const bool in_range = std::fabs(row[c]) <= largest_code;
-    const bool has_scale = (scale != 0.0f) | (row[c] == 0.0f);
-    wrong |= static_cast<std::uint32_t>(!(in_range & has_scale));
-    row[c] *= scale;
-  }
-  return wrong == 0;
-}
+// Whether codes lie where they may: none over the largest, none but 0 under the scale 0.
+class CodeCheck {
+ public:
+  explicit CodeCheck(float largest_code) : largest_(_mm256_set1_ps(largest_code)) {}
 
-template <class Codes>
+  void see(__m256 codes, __m256 scales) {
+    const __m256 too_large = _mm256_cmp_ps(magnitude(codes), largest_, _CMP_GT_OQ);
+    const __m256 unscaled = _mm256_cmp_ps(scales, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    const __m256 stray = _mm256_and_ps(unscaled, _mm256_cmp_ps(codes, _mm256_setzero_ps(), _CMP_NEQ_OQ));
+    wrong_ = _mm256_or_ps(wrong_, _mm256_or_ps(too_large, stray));
+  }
+  bool passed() const { return _mm256_movemask_ps(wrong_) == 0; }
+
+ private:
+  __m256 largest_;
+  __m256 wrong_ = _mm256_setzero_ps();
+};
+
+template <DType dtype, class Codes>
 void decode_quantised(const std::byte* encoded, const BlockShape& shape, std::byte* block) {
   const QuantisedLayout layout(shape, Codes::row_bytes(shape.head_dim));
-  const std::vector<float> scales = read_scales(encoded, layout, Codes::kLargest, shape.dtype);
-  std::vector<float> row(static_cast<std::size_t>(layout.channels));
-  const std::byte* codes = encoded + layout.codes_offset();
-  for (std::int64_t t = 0; t < 2 * layout.tokens; ++t, codes += layout.row_bytes, block += shape.row_bytes()) {
+  const std::vector<float> scales = read_scales(encoded, layout, Codes::kLargest, dtype);
+  for_rows(layout, scales, [&](std::int64_t t, auto scales_at) {
+    std::byte* const row = block + t * shape.row_bytes();
+    CodeCheck check(Codes::kLargest);
+    const auto put = [&](std::int64_t first, std::int64_t lanes, __m256 codes) {
+      const __m256 scales_here = scales_at(first, lanes);
+      check.see(codes, scales_here);
+      store_bytes(row + first * size_of(dtype), lanes * size_of(dtype),
+                  ElementLanes<dtype>::narrow_finite(_mm256_mul_ps(codes, scales_here)));
+    };
+    Codes::unpack(encoded + layout.codes_offset() + t * layout.row_bytes, layout.channels, put);
+    if (check.passed()) return;
     const bool keys = t < layout.tokens;
-    const float of_token = keys ? 0.0f : scales[layout.channels + t - layout.tokens];
-    Codes::unpack(codes, layout.channels, row.data());
-    const float* const of_channels = scales.data();
-    const bool right =
-        keys ? scale_row(row.data(), layout.channels, Codes::kLargest, [=](std::int64_t c) { return of_channels[c]; })
-             : scale_row(row.data(), layout.channels, Codes::kLargest, [=](std::int64_t) { return of_token; });
-    if (!right) {
-      fail_bad_input(fmt::format("{} token {} of a block holds a code that its scale does not allow", keys ? "K" : "V",
-                                 keys ? t : t - layout.tokens));
-    }
-    narrow(row.data(), shape.dtype, layout.channels, block);
-  }
+    fail_bad_input(fmt::format("{} token {} of a block holds a code that its scale does not allow", keys ? "K" : "V",
+                               keys ? t : t - layout.tokens));
+  });
 }
 
-void convert_rows(const std::byte* source, DType from, DType to, const BlockShape& shape, std::byte* out) {
-  std::vector<float> row(static_cast<std::size_t>(shape.head_dim));
-  for (std::int64_t t = 0; t < 2 * shape.chunk_size; ++t) {
-    widen(source, from, shape.head_dim, row.data());
-    narrow(row.data(), to, shape.head_dim, out);
-    source += shape.head_dim * size_of(from);
-    out += shape.head_dim * size_of(to);
-  }
+// Returns whether every finite element is still finite once it is converted back.
+template <DType from, DType to>
+bool convert_rows(const std::byte* source, const BlockShape& shape, std::byte* out) {
+  __m256 lost = _mm256_setzero_ps();
+  const __m256 infinity = _mm256_set1_ps(std::numeric_limits<float>::infinity());
+  const __m256 limit = _mm256_set1_ps(overflow_of(from));
+  for_lanes(2 * shape.chunk_size * shape.head_dim, [&](std::int64_t first, std::int64_t lanes) {
+    const __m256 exact = load_lanes<from>(source + first * size_of(from), lanes);
+    const auto kept = ElementLanes<to>::narrow(exact);
+    store_bytes(out + first * size_of(to), lanes * size_of(to), kept);
+    const __m256 finite = _mm256_cmp_ps(magnitude(exact), infinity, _CMP_LT_OQ);
+    const __m256 over = _mm256_cmp_ps(magnitude(ElementLanes<to>::widen(kept)), limit, _CMP_GE_OQ);
+    lost = _mm256_or_ps(lost, _mm256_and_ps(finite, over));
+  });
+  return _mm256_movemask_ps(lost) == 0;
 }
 
-// A finite value that decodes to infinity is refused, whichever of the two roundings makes it so.
-void check_range(std::span<const std::byte> block, const BlockShape& shape, DType element, const std::byte* encoded) {
+bool convert(const std::byte* source, DType from, DType to, const BlockShape& shape, std::byte* out) {
+  bool finite = true;
+  with_dtype(from, [&](auto source_type) {
+    with_dtype(to, [&](auto type) { finite = convert_rows<source_type, type>(source, shape, out); });
+  });
+  return finite;
+}
+
+// Names the first finite value that decodes to infinity, whichever of the two roundings makes it so.
+[[noreturn]] void fail_at_overflow(std::span<const std::byte> block, const BlockShape& shape, DType element,
+                                   const std::byte* encoded) {
   const std::vector<float> exact = widen_block(block, shape);
   std::vector<float> kept(exact.size());
-  widen(encoded, element, static_cast<std::int64_t>(exact.size()), kept.data());
+  widen(encoded, element, std::ssize(exact), kept.data());
   const float limit = overflow_of(shape.dtype);
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(exact.size()); ++i) {
-    if (!std::isfinite(exact[i]) || (std::isfinite(kept[i]) && std::fabs(kept[i]) < limit)) continue;
-    const std::int64_t token = i / shape.head_dim;
-    const bool keys = token < shape.chunk_size;
-    fail_bad_input(fmt::format("{} holds {}; as {} it would become infinite",
-                               place(keys, keys ? i % shape.head_dim : token - shape.chunk_size), exact[i],
-                               name_of(element)));
-  }
+  std::int64_t i = 0;
+  while (!std::isfinite(exact[i]) || (std::isfinite(kept[i]) && std::fabs(kept[i]) < limit)) ++i;
+  const std::int64_t token = i / shape.head_dim;
+  const bool keys = token < shape.chunk_size;
+  fail_bad_input(fmt::format("{} holds {}; as {} it would become infinite",
+                             place(keys, keys ? i % shape.head_dim : token - shape.chunk_size), exact[i],
+                             name_of(element)));
 }
 
 TensorError error_between(std::span<const float> exact, std::span<const float> kept) {
@@ -253,7 +302,11 @@ void BlockCodec::encode(std::span<const std::byte> block, std::span<std::byte> e
   require(std::ssize(block) == shape_.bytes() && std::ssize(encoded) == encoded_bytes(), "a block has its size");
   std::fill(encoded.end() - std::min<std::int64_t>(kAlignment, std::ssize(encoded)), encoded.end(), std::byte{0});
   if (is_quantised(format_)) {
-    with_codes(format_, [&](auto codes) { encode_quantised<decltype(codes)>(block, shape_, format_, encoded.data()); });
+    with_dtype(shape_.dtype, [&](auto dtype) {
+      with_codes(format_, [&](auto codes) {
+        encode_quantised<dtype, decltype(codes)>(block.data(), shape_, format_, encoded.data());
+      });
+    });
     return;
   }
   const DType element = element_of(format_, shape_);
@@ -261,14 +314,18 @@ void BlockCodec::encode(std::span<const std::byte> block, std::span<std::byte> e
     std::copy(block.begin(), block.end(), encoded.begin());
     return;
   }
-  convert_rows(block.data(), shape_.dtype, element, shape_, encoded.data());
-  check_range(block, shape_, element, encoded.data());
+  if (!convert(block.data(), shape_.dtype, element, shape_, encoded.data())) {
+    fail_at_overflow(block, shape_, element, encoded.data());
+  }
 }
 
 void BlockCodec::decode(std::span<const std::byte> encoded, std::span<std::byte> block) const {
   require(std::ssize(block) == shape_.bytes() && std::ssize(encoded) == encoded_bytes(), "a block has its size");
   if (is_quantised(format_)) {
-    with_codes(format_, [&](auto codes) { decode_quantised<decltype(codes)>(encoded.data(), shape_, block.data()); });
+    with_dtype(shape_.dtype, [&](auto dtype) {
+      with_codes(format_,
+                 [&](auto codes) { decode_quantised<dtype, decltype(codes)>(encoded.data(), shape_, block.data()); });
+    });
     return;
   }
   const DType element = element_of(format_, shape_);
@@ -276,7 +333,8 @@ void BlockCodec::decode(std::span<const std::byte> encoded, std::span<std::byte>
     std::copy_n(encoded.begin(), block.size(), block.begin());
     return;
   }
-  convert_rows(encoded.data(), element, shape_.dtype, shape_, block.data());
+  // What encode() has let through comes back finite.
+  convert(encoded.data(), element, shape_.dtype, shape_, block.data());
 }
 
 BlockError BlockCodec::error_of(std::span<const std::byte> block) const {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kvstore/fp8.h"
 
 namespace ringmark::kvstore {
 namespace {
@@ -83,63 +82,6 @@ std::string refusal(const std::function<void()>& action) {
   }
   ADD_FAILURE() << "accepted";
   return "";
-}
-
-TEST(Fp8, by_hand) {
-  EXPECT_EQ(fp8_to_float(0x38), 1.0f);
-  EXPECT_EQ(fp8_to_float(0xB9), -1.125f);
-  EXPECT_EQ(fp8_to_float(0x01), 0x1p-9f);
-  EXPECT_EQ(fp8_to_float(0x07), 0x7p-9f);
-  EXPECT_EQ(fp8_to_float(0x08), 0x1p-6f);
-  EXPECT_EQ(fp8_to_float(0x7E), 448.0f);
-  EXPECT_TRUE(std::isnan(fp8_to_float(0x7F)));
-  EXPECT_TRUE(std::isnan(fp8_to_float(0xFF)));
-  EXPECT_EQ(float_to_fp8(1.0625f), 0x38);    // halfway between 1 and 1.125: to even
-  EXPECT_EQ(float_to_fp8(1.1875f), 0x3A);    // halfway between 1.125 and 1.25: to even, up
-  EXPECT_EQ(float_to_fp8(0x1p-10f), 0x00);   // halfway between 0 and the smallest: to even
-  EXPECT_EQ(float_to_fp8(0x1.8p-9f), 0x02);  // halfway between 1 and 2 steps: to even, up
-  EXPECT_EQ(float_to_fp8(0x7.8p-9f), 0x08);  // from the largest subnormal up to the smallest normal
-  EXPECT_EQ(float_to_fp8(1e9f), 0x7E);       // saturates
-  EXPECT_EQ(float_to_fp8(-kInfinity), 0xFE);
-  EXPECT_EQ(float_to_fp8(kNan), kFp8Nan);
-  EXPECT_EQ(float_to_fp8(-0.0f), 0x80);
-}
-
-TEST(Fp8, every_code_survives) {
-  for (int code = 0; code < 256; ++code) {
-    const float value = fp8_to_float(static_cast<std::uint8_t>(code));
-    if (is_fp8_nan(static_cast<std::uint8_t>(code))) {
-      ASSERT_TRUE(std::isnan(value));
-    } else {
-      ASSERT_EQ(float_to_fp8(value), code);
-    }
-  }
-}
-
-// Ties among neighbours go to the even code, as the specification says.
-TEST(Fp8, rounds_to_the_nearest_of_all_values) {
-  const auto nearest = [](float value) {
-    int best = 0;
-    for (int code = 1; code < 0x7F; ++code) {
-      const double gap = std::fabs(fp8_to_float(static_cast<std::uint8_t>(code)) - double{value});
-      const double least = std::fabs(fp8_to_float(static_cast<std::uint8_t>(best)) - double{value});
-      if (gap < least || (gap == least && code % 2 == 0)) best = code;
-    }
-    return best;
-  };
-  std::vector<float> probes;
-  for (int code = 0; code < 0x7E; ++code) {  // exact midpoints, and their two neighbours in fp32
-    const float low = fp8_to_float(static_cast<std::uint8_t>(code));
-    const float middle = (low + fp8_to_float(static_cast<std::uint8_t>(code + 1))) / 2;
-    probes.insert(probes.end(), {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)});
-  }
-  std::mt19937_64 random(3);
-  std::uniform_real_distribution<float> exponent(-12.0f, 9.5f);
-  for (int i = 0; i < 20000; ++i) probes.push_back(std::exp2(exponent(random)));
-  for (const float probe : probes) {
-    ASSERT_EQ(float_to_fp8(probe), nearest(probe)) << probe;
-    ASSERT_EQ(float_to_fp8(-probe), nearest(probe) | 0x80) << probe;
-  }
 }
 
 TEST(BlockCodec, int8_by_hand) {

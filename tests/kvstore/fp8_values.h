@@ -1,5 +1,4 @@
-// The 8-bit float e4m3 of the OCP specification in its "fn" form, as tensor cores read it: 1 sign, 4 exponent bits
-// (bias 7), 3 mantissa bits; no infinity, one NaN a sign (0x7F, 0xFF), largest value 448, smallest 2^-9.
+// The 8-bit float e4m3 one value at a time: what the codes of kvstore/block_codes.h are compared with.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +8,11 @@
 
 namespace ringmark::kvstore {
 
-inline constexpr float kLargestFp8 = 448.0f;
 inline constexpr std::uint8_t kFp8Nan = 0x7F;
 
 constexpr bool is_fp8_nan(std::uint8_t code) { return (code & 0x7Fu) == kFp8Nan; }
 
-// Exact. Branch-free but for selections, so that loops over codes are vectorised.
+// Exact.
 inline float fp8_to_float(std::uint8_t code) {
   const std::uint32_t magnitude = code & 0x7Fu;
   const float normal = std::bit_cast<float>((magnitude << 20) + (120u << 23));
@@ -27,7 +25,7 @@ inline float fp8_to_float(std::uint8_t code) {
 // Round to nearest even; what is larger than 448, infinity too, becomes 448, NaN stays NaN.
 inline std::uint8_t float_to_fp8(float value) {
   const std::uint32_t sign = std::bit_cast<std::uint32_t>(value) >> 24 & 0x80u;
-  const float magnitude = std::min(std::fabs(value), kLargestFp8);
+  const float magnitude = std::min(std::fabs(value), 448.0f);
   const auto bits = std::bit_cast<std::uint32_t>(magnitude);
   const std::uint32_t normal = ((bits + 0x7FFFFu + (bits >> 20 & 1u)) >> 20) - (120u << 3);
   // Adding 2^14 rounds to a multiple of 2^-9; its count is then in the low bits.
