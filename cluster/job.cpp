@@ -12,6 +12,7 @@
 #include "cluster/error_line.h"
 #include "comm/mpi_communicator.h"
 #include "comm/mpi_session.h"
+#include "comm/shared_folder.h"
 #include "comm/thread_ranks.h"
 #include "comm/uncancellable_wait.h"
 #include "core/error.h"
@@ -40,11 +41,10 @@ void say(int rank, int ranks, const Failure& failure) {
   print_error(names_rank ? failure.text : fmt::format("rank {}: {}", rank, failure.text));
 }
 
-// Runs the body and returns its failure, if any.
-std::unique_ptr<Failure> attempt(comm::Communicator& communicator, Termination& termination, const JobBody& body) {
+// Returns the failure of the work, if any.
+std::unique_ptr<Failure> attempt(const std::function<void()>& work) {
   try {
-    body(communicator, termination);
-    communicator.barrier("end of the job");
+    work();
     return nullptr;
   } catch (const runtime::AgreedError& error) {
     return std::make_unique<Failure>(Failure{error.code(), error.what(), true});
@@ -59,22 +59,22 @@ std::unique_ptr<Failure> attempt(comm::Communicator& communicator, Termination& 
 }
 
 // A wait inside MPI has no way out but this one.
-void leave_when_overdue(const JobOptions& options, int rank, int ranks) {
-  comm::UncancellableWait::on_overdue([options, rank, ranks](const std::string& text) {
+void leave_when_overdue(const std::string& log_dir, int rank) {
+  comm::UncancellableWait::on_overdue([log_dir, rank](const std::string& text) {
     const Failure failure{ExitCode::kPeer, text, false};
-    say(rank, ranks, failure);
-    leave_cause(options.log_dir, rank, failure);
+    print_error(text);
+    leave_cause(log_dir, rank, failure);
+    comm::SharedFolder::discard();
     std::_Exit(static_cast<int>(failure.code));
   });
 }
 
-int run_on(comm::Communicator& communicator, Termination& termination, const JobOptions& options, const JobBody& body) {
-  termination.record_in(options.log_dir, communicator.rank());
-  const std::unique_ptr<Failure> failure = attempt(communicator, termination, body);
+int run_work(const std::string& log_dir, int rank, int ranks, const std::function<void()>& work) {
+  const std::unique_ptr<Failure> failure = attempt(work);
   if (failure == nullptr) return 0;
-  say(communicator.rank(), communicator.size(), *failure);
-  leave_cause(options.log_dir, communicator.rank(), *failure);
-  if (!failure->agreed && communicator.size() > 1) communicator.abort(static_cast<int>(failure->code));
+  say(rank, ranks, *failure);
+  leave_cause(log_dir, rank, *failure);
+  if (!failure->agreed && ranks > 1) comm::MpiSession::abort(static_cast<int>(failure->code));
   return static_cast<int>(failure->code);
 }
 
@@ -89,16 +89,21 @@ bool launched_as_job() {
 }
 
 int run_job(const JobOptions& options, const JobBody& body) {
-  Termination termination;  // before MPI starts threads
+  const int rank = comm::launched_rank();
+  Termination termination(options.log_dir, rank);  // before MPI starts threads
   if (!launched_as_job()) {
     const std::unique_ptr<comm::Communicator> alone = comm::make_single_rank();
-    return run_on(*alone, termination, options, body);
+    return run_work(options.log_dir, rank, 1, [&] { body(*alone, termination); });
   }
   std::optional<comm::UncancellableWait> leaving;  // outlives the session, whose end waits for all ranks
-  const comm::MpiSession session;
-  leave_when_overdue(options, session.rank(), session.size());
-  comm::MpiCommunicator communicator(MPI_COMM_WORLD, {.timeout = options.timeout});
-  const int code = run_on(communicator, termination, options, body);
+  leave_when_overdue(options.log_dir, rank);
+  const comm::MpiSession session(options.timeout);
+  std::optional<comm::MpiCommunicator> communicator;
+  const int code = run_work(options.log_dir, rank, session.size(), [&] {
+    communicator.emplace(MPI_COMM_WORLD, comm::MpiOptions{.timeout = options.timeout});
+    body(*communicator, termination);
+    communicator->barrier("end of the job");
+  });
   leaving.emplace(session.rank(), "leave the job", options.timeout);
   return code;
 }

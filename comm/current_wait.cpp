@@ -29,8 +29,10 @@ std::string CurrentWait::words() {
   if (waits.empty()) return {};
   const CurrentWait& wait = *waits.back();
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - wait.since_;
-  return fmt::format("stage '{}': waiting {:.1f} s for {} {}", wait.stage_, waited.count(),
-                     wait.peers_.size() == 1 ? "rank" : "ranks", fmt::join(wait.peers_, ", "));
+  const std::string peers = wait.peers_.empty() ? "other ranks, inside MPI"
+                                                : fmt::format("{} {}", wait.peers_.size() == 1 ? "rank" : "ranks",
+                                                              fmt::join(wait.peers_, ", "));
+  return fmt::format("stage '{}': waiting {:.1f} s for {}", wait.stage_, waited.count(), peers);
 }
 
 }  // namespace ringmark::comm

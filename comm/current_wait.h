@@ -12,7 +12,7 @@ namespace ringmark::comm {
 // Shorter waits are part of every exchange and not worth noting.
 inline constexpr std::chrono::milliseconds kNotedWait{20};
 
-// Says so as long as it lives. `stage` outlives it.
+// Says so as long as it lives. `stage` outlives it. No peers: MPI waits, and does not tell for whom.
 class CurrentWait {
  public:
   CurrentWait(std::string_view stage, std::vector<int> peers);

@@ -3,13 +3,15 @@
 #include <exception>
 
 #include "comm/mpi_error.h"
+#include "comm/uncancellable_wait.h"
 
 namespace ringmark::comm {
 
-OwnedComm::OwnedComm(MPI_Comm parent) {
+OwnedComm::OwnedComm(MPI_Comm parent, std::string_view stage, std::chrono::duration<double> limit) {
   int rank = 0;
   MPI_Comm_rank(parent, &rank);
-  check_mpi(MPI_Comm_dup(parent, &comm_), rank, "set up", "MPI_Comm_dup");
+  const UncancellableWait wait(rank, stage, limit);
+  check_mpi(MPI_Comm_dup(parent, &comm_), rank, stage, "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
 }
 

@@ -4,12 +4,16 @@
 
 #include <mpi.h>
 
+#include <chrono>
+#include <string_view>
+
 namespace ringmark::comm {
 
 class OwnedComm {
  public:
-  // Collective over `parent`, without a deadline: callers make sure first that every rank is there.
-  explicit OwnedComm(MPI_Comm parent);
+  // Collective over `parent`. Past the limit the process ends and cannot say who is missing (see UncancellableWait):
+  // callers who can, make sure first that every rank is there.
+  OwnedComm(MPI_Comm parent, std::string_view stage, std::chrono::duration<double> limit);
   ~OwnedComm();
   OwnedComm(const OwnedComm&) = delete;
   OwnedComm& operator=(const OwnedComm&) = delete;

@@ -13,6 +13,7 @@
 #include "comm/mpi_error.h"
 #include "comm/peer_requests.h"
 #include "comm/read_runs.h"
+#include "comm/shared_folder.h"
 #include "comm/uncancellable_wait.h"
 #include "core/error.h"
 
@@ -20,7 +21,6 @@ namespace ringmark::comm {
 namespace {
 
 constexpr std::string_view kExposing = "expose a region";
-constexpr const char* kSharedMemory = "/dev/shm";
 
 class PendingWindowReads final : public PendingReads {
  public:

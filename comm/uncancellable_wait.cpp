@@ -16,7 +16,8 @@ UncancellableWait::Overdue& handler() {
 
 void UncancellableWait::on_overdue(Overdue overdue) { handler() = std::move(overdue); }
 
-UncancellableWait::UncancellableWait(int rank, std::string_view stage, std::chrono::duration<double> limit) {
+UncancellableWait::UncancellableWait(int rank, std::string_view stage, std::chrono::duration<double> limit)
+    : current_(stage, {}) {
   if (handler()) thread_ = std::thread([this, rank, stage, limit] { watch(rank, stage, limit); });
 }
 

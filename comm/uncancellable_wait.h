@@ -1,5 +1,5 @@
-// Collective calls of MPI itself (communicators, windows, the end of MPI) wait for all ranks, and can be neither timed
-// nor cancelled. Where a peer may stop in the middle of one, this ends the process instead.
+// Collective calls of MPI itself (the beginning and the end, communicators, windows) wait for all ranks, and can be
+// neither timed nor cancelled. Where a peer may stop in the middle of one, this ends the process instead.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <thread>
+
+#include "comm/current_wait.h"
 
 namespace ringmark::comm {
 
@@ -28,6 +30,7 @@ class UncancellableWait {
  private:
   void watch(int rank, std::string_view stage, std::chrono::duration<double> limit);
 
+  CurrentWait current_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: ucx_namespaces.sh RINGMARK TESTS DATA   the ucx transport between two hosts: network namespaces of this machine,
 # each with its own host name, joined by a pair of virtual interfaces; nothing but TCP connects them. The transport's
-# contract; one digest and one output on 1 rank and on both hosts. Needs root; skips (77) where namespaces cannot be made.
+# contract; one digest and one output on 1 rank and on both hosts; a rank that is killed while the other host reads from
+# it is named there within the deadline. Needs root; skips (77) where namespaces cannot be made.
 set -uo pipefail
 ringmark=$(realpath "$1")
 tests=$(realpath "$2")
@@ -62,3 +63,38 @@ grep -q '^transport *ucx' "$folder/two" || { echo "FAIL: another transport"; exi
   { echo "FAIL: another selection"; exit 1; }
 cmp "$folder/one.safetensors" "$folder/two.safetensors" || { echo "FAIL: another output"; exit 1; }
 echo "one digest and one output on 1 rank and on two hosts: $(grep selection_digest "$folder/two")"
+
+# Rank 1 is killed when it has sent so many bytes: far into the reads of blocks, in waves of 1 MiB. Its parent lives on, so
+# that it is the other host that has to find out.
+cat > "$folder/mortal" << 'S'
+#!/usr/bin/env bash
+bytes=$1 killed=$2
+shift 2
+sent() { awk '/eth0/ { printf "%d", $10 }' /proc/net/dev; }
+"$@" &
+rank=$!
+if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
+  start=$(sent)
+  until [ $(($(sent) - start)) -gt "$bytes" ] || ! kill -0 $rank; do sleep 0.005; done
+  kill -KILL $rank
+  date +%s%N > "$killed"
+  sleep 30
+fi
+wait $rank
+S
+chmod +x "$folder/mortal"
+mkdir "$folder/log"
+deadline=10
+for megabytes in 8 10 12; do
+  rm -f "$folder"/log/*
+  mpi "$folder/mortal" $((megabytes * 1000000)) "$folder/killed" "$ringmark" prefill --planted 128k --quiet --fetch-mib 1 --transport ucx \
+    --deadline $deadline --log-dir "$folder/log" > "$folder/out" 2> "$folder/err"
+  code=$?
+  took=$((($(date +%s%N) - $(cat "$folder/killed")) / 1000000))
+  line=$(grep '^ringmark:' "$folder/err")
+  [ $code -eq 4 ] || { echo "FAIL: exit code $code after the death of a peer"; head -20 "$folder/err"; exit 1; }
+  grep -q "^ringmark: rank 0: stage 'block reads': .*rank 1" <<< "$line" || { echo "FAIL: no line names the peer: $line"; exit 1; }
+  [ -e "$folder/log/error.0.json" ] || { echo "FAIL: no first cause in the log folder"; exit 1; }
+  [ $took -le $((deadline * 1000 + 2000)) ] || { echo "FAIL: the end came $took ms after the death"; exit 1; }
+  echo "killed after $megabytes MB: exit code 4 after $took ms: ${line#ringmark: }"
+done
