@@ -7,6 +7,7 @@
 
 #include "cluster/option_group.h"
 #include "cluster/option_layers.h"
+#include "comm/spill_arena.h"
 #include "core/ids.h"
 #include "kvstore/block_codec.h"
 
@@ -17,12 +18,16 @@ struct RunOptions {
   double deadline_seconds = 120;
   std::int64_t threads = 0;  // 0: as many as this process is bound to
 
+  std::optional<std::int64_t> kv_budget_mib;  // unset: all blocks that peers read are in memory
+  std::string spill_dir;                      // where what is over the budget goes
+
   std::string json;  // empty: none
   bool digest = false;
   std::string log_dir;  // empty: none
   bool quiet = false;
 
   std::optional<std::int64_t> memory_bytes() const;
+  std::optional<comm::SpillPolicy> spill() const;
 };
 
 void add_execution_options(OptionGroup& group);

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "kvstore/safetensors_io.h"
 
 namespace ringmark::cluster {
 namespace {
@@ -35,7 +36,10 @@ void write_text_file(const std::string& path, const std::string& text) {
            fsync(fileno(file)) == 0;
     good = std::fclose(file) == 0 && good;
   }
-  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return;
+  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) {
+    kvstore::sync_folder(std::filesystem::path(path).parent_path().string());
+    return;
+  }
   const std::string cause = std::strerror(errno);
   std::remove(temporary.c_str());
   fail_environment(fmt::format("{}: cannot write: {}", path, cause));

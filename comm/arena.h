@@ -21,6 +21,9 @@ class Arena {
   // What is over the policy's memory lies in a file. Throws Error(kEnvironment) with the number and the folder.
   static std::shared_ptr<Arena> allocate(std::int64_t bytes, const SpillPolicy& spill);
 
+  // The memory stays until the process ends: reads of it may be under way.
+  void leave_to_the_end() noexcept { (void)memory_.release(); }
+
   Bytes bytes() const { return {memory_.get(), memory_.get_deleter().size}; }
 
  private:

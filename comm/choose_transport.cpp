@@ -46,9 +46,10 @@ Candidate try_transport(MpiCommunicator& communicator, const Options&... options
       communicator, [](Transport&) {}, options...);
 }
 
-Candidate try_ucx([[maybe_unused]] MpiCommunicator& communicator) {
+Candidate try_ucx([[maybe_unused]] MpiCommunicator& communicator,
+                  [[maybe_unused]] const std::optional<SpillPolicy>& spill) {
 #ifdef RINGMARK_HAS_UCX
-  return try_transport<UcxTransport>(communicator);
+  return try_transport<UcxTransport>(communicator, spill);
 #else
   return {nullptr, "this build has no UCX (Debian: install libucx-dev and build again)"};
 #endif
@@ -65,9 +66,8 @@ ChosenTransport forced(Candidate candidate, std::string_view name) {
 
 ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice, std::int64_t region_bytes,
                                  const std::optional<SpillPolicy>& spill) {
-  if (spill && (choice == TransportChoice::kRma || choice == TransportChoice::kUcx)) {
-    fail_bad_input(fmt::format("transport '{}' does not read what is over the budget in a file; limit: auto or request",
-                               choice == TransportChoice::kRma ? "rma" : "ucx"));
+  if (spill && choice == TransportChoice::kRma) {
+    fail_bad_input("transport 'rma' does not read what is over the budget in a file; limit: auto, request or ucx");
   }
   if (choice == TransportChoice::kAuto && communicator.shares_address_space()) {
     return {std::make_unique<LoopbackTransport>(communicator, spill),
@@ -77,7 +77,7 @@ ChosenTransport choose_transport(Communicator& communicator, TransportChoice cho
   if (mpi == nullptr) fail_environment("transports 'rma', 'request' and 'ucx' need ranks that are MPI processes");
   if (choice == TransportChoice::kRma) return forced(try_transport<RmaTransport>(*mpi), "rma");
   if (choice == TransportChoice::kRequest) return forced(try_transport<RequestTransport>(*mpi, spill), "request");
-  if (choice == TransportChoice::kUcx) return forced(try_ucx(*mpi), "ucx");
+  if (choice == TransportChoice::kUcx) return forced(try_ucx(*mpi, spill), "ucx");
   Candidate rma{nullptr, "it does not read what is over the budget in a file"};
   if (!spill) {
     rma = try_checked<RmaTransport>(*mpi, [&](RmaTransport& transport) { transport.check_room(region_bytes); });

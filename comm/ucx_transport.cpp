@@ -89,8 +89,8 @@ void agree(Communicator& communicator, const std::string& failure) {
 }  // namespace
 
 UcxTransport::UcxTransport(Communicator& communicator, std::span<const int> ranks_of_host,
-                           std::chrono::duration<double> read_timeout)
-    : communicator_(communicator), read_timeout_(read_timeout), table_(communicator.rank()) {
+                           std::chrono::duration<double> read_timeout, std::optional<SpillPolicy> spill)
+    : communicator_(communicator), read_timeout_(read_timeout), spill_(std::move(spill)), table_(communicator.rank()) {
   std::string failure;
   try {
     open();
@@ -116,6 +116,7 @@ void UcxTransport::leave_to_the_end() noexcept {
   server_.reset();
   for (Region& region : regions_) {
     (void)region.mapping.release();
+    if (region.arena != nullptr) region.arena->leave_to_the_end();
     for (auto& key : region.keys) (void)key.release();
   }
   (void)context_.release();
@@ -160,7 +161,12 @@ bool UcxTransport::map(Region& region, std::int64_t bytes) const {
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
   params.length = std::max(static_cast<std::size_t>(bytes), kArenaAlignment);
-  params.flags = UCP_MEM_MAP_ALLOCATE;
+  if (region.arena != nullptr) {
+    params.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+    params.address = region.arena->bytes().data();
+  } else {
+    params.flags = UCP_MEM_MAP_ALLOCATE;
+  }
   ucp_mem_h handle = nullptr;
   if (ucp_mem_map(context_.get(), &params, &handle) != UCS_OK) return false;
   region.mapping = {handle, UnmapMemory{context_.get()}};
@@ -198,6 +204,9 @@ void UcxTransport::exchange_keys(Region& region) const {
 Bytes UcxTransport::expose(std::int64_t bytes) {
   require(bytes >= 0, "a region has no negative size");
   Region region;
+  if (spill_) {
+    region.arena = allocate_on_all_ranks(communicator_, bytes, spill_, table_.own_bytes()).arena;
+  }
   std::vector<std::int64_t> sizes = agree_on_sizes(communicator_, bytes, map(region, bytes));
   exchange_keys(region);
   table_.add(std::move(sizes));

@@ -15,6 +15,7 @@
 
 #include "comm/thread_ranks.h"
 #include "tests/comm/transport_contract.h"
+#include "tests/kvstore/temporary_folder.h"
 
 namespace ringmark::comm {
 namespace {
@@ -56,6 +57,20 @@ TEST_P(UcxOnThreads, refuses_impossible_regions_and_goes_on) {
     contract::impossible_regions_are_refused_on_every_rank(communicator, transport);
     contract::honours_the_contract(communicator, transport);
   });
+}
+
+TEST_P(UcxOnThreads, honours_the_contract_with_regions_that_spill) {
+  const test::TemporaryFolder folder;
+  run_thread_ranks(GetParam(), [&](Communicator& communicator) {
+    const int self = communicator.rank();
+    const std::vector<int> all = all_ranks(communicator);
+    for (const std::span<const int> ranks_of_host : {std::span<const int>(all), std::span(&self, 1)}) {
+      UcxTransport transport(communicator, ranks_of_host, seconds(30), SpillPolicy{4096, folder.file("")});
+      contract::impossible_regions_are_refused_on_every_rank(communicator, transport);
+      contract::honours_the_contract(communicator, transport);
+    }
+  });
+  EXPECT_TRUE(folder.names().empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, UcxOnThreads, testing::Values(1, 2, 3, 4), testing::PrintToStringParamName());
