@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,15 @@ namespace ringmark::comm {
 
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
+
+// An exchange that goes on while this rank works.
+class StartedExchange {
+ public:
+  virtual ~StartedExchange() = default;
+  // Once, until everything has arrived and what was sent may be changed. The timeout begins here, since this rank may
+  // have worked for long, and peers may honestly take `allowance` longer.
+  virtual void wait(std::chrono::duration<double> allowance) = 0;
+};
 
 class Communicator {
  public:
@@ -44,6 +54,11 @@ class Communicator {
   // Collective: send[r] goes to rank r, receive[r] takes what rank r sends. Sizes agree pairwise; zero is allowed and
   // sends no message.
   virtual void all_to_all(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive) = 0;
+
+  // Collective: the same, but returns at once. Several may be under way and other collectives may be called meanwhile;
+  // `stage` and the memory of all messages outlive the wait.
+  virtual std::unique_ptr<StartedExchange> start_all_to_all(std::string_view stage, std::span<const ConstBytes> send,
+                                                            std::span<const Bytes> receive) = 0;
 
   // Collective, element-wise, in rank order: same bits on every rank.
   virtual void all_reduce_sum(std::string_view stage, std::span<std::int64_t> values) = 0;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
+#include "comm/background_progress.h"
 #include "comm/copy_bytes.h"
 #include "comm/mpi_error.h"
 #include "comm/mpi_session.h"
@@ -21,8 +23,9 @@ namespace {
 // between two ranks.
 constexpr int kExchangeTag = 1;
 
-std::vector<int> find_ranks_of_host(MPI_Comm comm, int rank) {
+std::vector<int> find_ranks_of_host(MPI_Comm comm, int rank, std::chrono::duration<double> limit) {
   constexpr std::string_view kStage = "find the ranks of this host";
+  const UncancellableWait wait(rank, kStage, limit);
   MPI_Comm host = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host), rank, kStage,
             "MPI_Comm_split_type");
@@ -55,12 +58,13 @@ void for_each_slice(Message message, std::int64_t limit, Start start) {
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(MPI_Comm parent, MpiOptions options) : comm_(parent), options_(options) {
+MpiCommunicator::MpiCommunicator(MPI_Comm parent, MpiOptions options)
+    : comm_(parent, "open the communicator", options.timeout), options_(options) {
   require(options.slice_bytes > 0 && options.slice_bytes <= std::numeric_limits<int>::max(),
           "MPI messages are split into slices of 1 byte to 2^31-1 bytes");
   MPI_Comm_rank(comm_.get(), &rank_);
   MPI_Comm_size(comm_.get(), &size_);
-  ranks_of_host_ = find_ranks_of_host(comm_.get(), rank_);
+  ranks_of_host_ = find_ranks_of_host(comm_.get(), rank_, options_.timeout);
 }
 
 void MpiCommunicator::barrier(std::string_view stage, std::chrono::duration<double> allowance) {
@@ -80,15 +84,64 @@ void MpiCommunicator::all_to_all(std::string_view stage, std::span<const ConstBy
   exchange(stage, send, receive);
 }
 
+// Requests that a thread keeps moving until they are waited for.
+class MpiCommunicator::StartedRequests final : public StartedExchange {
+ public:
+  StartedRequests(MpiCommunicator& communicator, std::string_view stage, std::span<const ConstBytes> send,
+                  std::span<const Bytes> receive)
+      : communicator_(communicator), stage_(stage), requests_(communicator.rank_) {
+    communicator_.start(requests_, stage, send, receive);
+    progress_.emplace(requests_, stage);
+  }
+
+  ~StartedRequests() override {
+    progress_.reset();
+    if (!requests_.empty()) communicator_.fail("an exchange was given up");
+  }
+
+  void wait(std::chrono::duration<double> allowance) override {
+    try {
+      progress_->stop();
+      requests_.wait(stage_, communicator_.options_.timeout + allowance);
+    } catch (const Error& error) {
+      communicator_.fail(error.what());
+      throw;
+    }
+  }
+
+ private:
+  MpiCommunicator& communicator_;
+  std::string_view stage_;
+  PeerRequests requests_;
+  std::optional<BackgroundProgress> progress_;
+};
+
+std::unique_ptr<StartedExchange> MpiCommunicator::start_all_to_all(std::string_view stage,
+                                                                   std::span<const ConstBytes> send,
+                                                                   std::span<const Bytes> receive) {
+  return std::make_unique<StartedRequests>(*this, stage, send, receive);
+}
+
 void MpiCommunicator::exchange(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive,
                                std::chrono::duration<double> allowance) {
+  PeerRequests requests(rank_);
+  start(requests, stage, send, receive);
+  try {
+    requests.wait(stage, options_.timeout + allowance);
+  } catch (const Error& error) {
+    fail(error.what());
+    throw;
+  }
+}
+
+void MpiCommunicator::start(PeerRequests& requests, std::string_view stage, std::span<const ConstBytes> send,
+                            std::span<const Bytes> receive) {
   const auto ranks = static_cast<std::size_t>(size_);
   const auto self = static_cast<std::size_t>(rank_);
   require(send.size() == ranks && receive.size() == ranks, "a collective has one buffer per rank");
   require(send[self].size() == receive[self].size(), "a rank sends itself as much as it receives from itself");
   check_not_failed(stage);
   copy_bytes(send[self], receive[self]);
-  PeerRequests requests(rank_);
   try {
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + size_ - step) % size_;
@@ -100,12 +153,15 @@ void MpiCommunicator::exchange(std::string_view stage, std::span<const ConstByte
       for_each_slice(send[static_cast<std::size_t>(peer)], options_.slice_bytes,
                      [&](ConstBytes part) { requests.send(comm_.get(), peer, kExchangeTag, part); });
     }
-    requests.wait(stage, options_.timeout + allowance);
   } catch (const Error& error) {
-    failure_ = error.what();
-    comm_.abandon();
+    fail(error.what());
     throw;
   }
+}
+
+void MpiCommunicator::fail(std::string_view why) {
+  failure_ = why;
+  comm_.abandon();
 }
 
 void MpiCommunicator::check_not_failed(std::string_view stage) const {
@@ -129,8 +185,7 @@ void MpiCommunicator::abort(int code) noexcept { MpiSession::abort(code); }
 
 std::shared_ptr<OwnedComm> MpiCommunicator::duplicate(std::string_view stage) {
   barrier(stage);  // names who is missing, which MPI_Comm_dup does not
-  const UncancellableWait wait(rank_, stage, options_.timeout);
-  return std::make_shared<OwnedComm>(comm_.get());
+  return std::make_shared<OwnedComm>(comm_.get(), stage, options_.timeout);
 }
 
 }  // namespace ringmark::comm

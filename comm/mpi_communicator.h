@@ -11,6 +11,7 @@
 
 #include "comm/communicator.h"
 #include "comm/owned_comm.h"
+#include "comm/peer_requests.h"
 
 namespace ringmark::comm {
 
@@ -35,6 +36,8 @@ class MpiCommunicator final : public Communicator {
   void barrier(std::string_view stage, std::chrono::duration<double> allowance) override;
   void all_gather(std::string_view stage, ConstBytes mine, std::span<const Bytes> all) override;
   void all_to_all(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive) override;
+  std::unique_ptr<StartedExchange> start_all_to_all(std::string_view stage, std::span<const ConstBytes> send,
+                                                    std::span<const Bytes> receive) override;
   void all_reduce_sum(std::string_view stage, std::span<std::int64_t> values) override;
   void all_reduce_max(std::string_view stage, std::span<std::int64_t> values) override;
   void all_reduce_max(std::string_view stage, std::span<double> values) override;
@@ -48,8 +51,13 @@ class MpiCommunicator final : public Communicator {
   std::int64_t slice_bytes() const { return options_.slice_bytes; }
 
  private:
+  class StartedRequests;
+
   void exchange(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive,
                 std::chrono::duration<double> allowance = {});
+  void start(PeerRequests& requests, std::string_view stage, std::span<const ConstBytes> send,
+             std::span<const Bytes> receive);
+  void fail(std::string_view why);
   void check_not_failed(std::string_view stage) const;
 
   OwnedComm comm_;

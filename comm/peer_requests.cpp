@@ -51,7 +51,7 @@ void PeerRequests::wait(std::string_view stage, std::chrono::duration<double> ti
   const Deadline deadline = Deadline::in(timeout);
   Backoff backoff;
   std::optional<CurrentWait> current;
-  while (!all_complete(stage)) {
+  while (!poll(stage)) {
     const Deadline::Clock::duration waited = Deadline::Clock::now() - begin;
     if (deadline.passed()) give_up(stage, waited);
     if (!current && waited > kNotedWait) current.emplace(stage, unfinished_peers());
@@ -60,13 +60,16 @@ void PeerRequests::wait(std::string_view stage, std::chrono::duration<double> ti
   check_sizes(stage);
   requests_.clear();
   operations_.clear();
+  complete_ = false;
 }
 
-bool PeerRequests::all_complete(std::string_view stage) {
+bool PeerRequests::poll(std::string_view stage) {
+  if (complete_) return true;
   statuses_.resize(requests_.size());
   int complete = 0;
   const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, statuses_.data());
-  if (code == MPI_SUCCESS) return complete != 0;
+  complete_ = code == MPI_SUCCESS && complete != 0;
+  if (code == MPI_SUCCESS) return complete_;
   for (std::size_t i = 0; code == MPI_ERR_IN_STATUS && i < statuses_.size(); ++i) {
     const int error = statuses_[i].MPI_ERROR;
     if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;

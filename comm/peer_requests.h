@@ -29,6 +29,9 @@ class PeerRequests {
 
   bool empty() const { return requests_.empty(); }
 
+  // Moves what can be moved now; true once nothing is pending. Throws as wait() does when MPI reports an error.
+  bool poll(std::string_view stage);
+
   // Throws Error(kPeer) naming rank, stage and peers when the timeout passes, MPI reports an error, or a message is not
   // exactly as long as its receive. After an error nothing is pending any more, except a transfer that was already
   // running: it may still write, so the memory of a failed wait is not reused before the job ends.
@@ -43,7 +46,6 @@ class PeerRequests {
   };
 
   MPI_Request* start(int peer, Kind kind, std::size_t bytes);
-  bool all_complete(std::string_view stage);
   [[noreturn]] void give_up(std::string_view stage, std::chrono::duration<double> waited);
   std::vector<int> unfinished_peers() const;
   void check_sizes(std::string_view stage) const;
@@ -53,6 +55,7 @@ class PeerRequests {
   std::vector<MPI_Request> requests_;
   std::vector<Operation> operations_;
   std::vector<MPI_Status> statuses_;
+  bool complete_ = false;  // MPI gives the statuses of a finished set once
 };
 
 }  // namespace ringmark::comm

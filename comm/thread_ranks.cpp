@@ -39,13 +39,25 @@ class Meeting {
 
   std::vector<PostPointer> exchange(std::size_t rank, std::string_view stage, PostPointer mine,
                                     std::chrono::duration<double> allowance = {}) {
-    const auto begin = Clock::now();
-    std::unique_lock lock(mutex_);
+    return take(rank, post(rank, std::move(mine)), stage, allowance);
+  }
+
+  // Returns the number of the round.
+  std::uint64_t post(std::size_t rank, PostPointer mine) {
+    const std::lock_guard lock(mutex_);
     const std::uint64_t number = next_round_[rank]++;
     Round& round = rounds_[number];
     round.posts.resize(ranks_);
     round.posts[rank] = std::move(mine);
     if (++round.posted == ranks_) changed_.notify_all();
+    return number;
+  }
+
+  std::vector<PostPointer> take(std::size_t rank, std::uint64_t number, std::string_view stage,
+                                std::chrono::duration<double> allowance) {
+    const auto begin = Clock::now();
+    std::unique_lock lock(mutex_);
+    Round& round = rounds_[number];
     changed_.wait_until(lock, begin + std::chrono::duration_cast<Clock::duration>(timeout_ + allowance),
                         [&] { return round.posted == ranks_ || !failure_.empty() || waits_for_gone(round); });
     if (round.posted < ranks_) give_up(round, rank, stage, Clock::now() - begin);
@@ -103,7 +115,7 @@ class Meeting {
   const std::chrono::duration<double> timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::uint64_t, Round> rounds_;  // a fast rank may be one ahead of a slow one
+  std::map<std::uint64_t, Round> rounds_;  // a fast rank may be ahead of a slow one
   std::vector<std::uint64_t> next_round_;
   std::vector<bool> gone_;
   std::string failure_;
@@ -133,10 +145,15 @@ class ThreadRank final : public Communicator {
   }
 
   void all_to_all(std::string_view stage, std::span<const ConstBytes> send, std::span<const Bytes> receive) override {
+    ThreadRank::start_all_to_all(stage, send, receive)->wait({});
+  }
+
+  std::unique_ptr<StartedExchange> start_all_to_all(std::string_view stage, std::span<const ConstBytes> send,
+                                                    std::span<const Bytes> receive) override {
     require(send.size() == meeting_->ranks() && receive.size() == send.size(), "a collective has one buffer per rank");
     auto post = std::make_shared<Post>();
     for (const ConstBytes parcel : send) post->parcels.emplace_back(parcel.begin(), parcel.end());
-    take(stage, meeting_->exchange(rank_, stage, post), receive);
+    return std::make_unique<StartedRound>(*this, meeting_->post(rank_, std::move(post)), stage, receive);
   }
 
   void all_reduce_sum(std::string_view stage, std::span<std::int64_t> values) override {
@@ -155,6 +172,22 @@ class ThreadRank final : public Communicator {
   }
 
  private:
+  class StartedRound final : public StartedExchange {
+   public:
+    StartedRound(ThreadRank& rank, std::uint64_t number, std::string_view stage, std::span<const Bytes> receive)
+        : rank_(rank), number_(number), stage_(stage), receive_(receive.begin(), receive.end()) {}
+
+    void wait(std::chrono::duration<double> allowance) override {
+      rank_.take(stage_, rank_.meeting_->take(rank_.rank_, number_, stage_, allowance), receive_);
+    }
+
+   private:
+    ThreadRank& rank_;
+    std::uint64_t number_;
+    std::string_view stage_;
+    std::vector<Bytes> receive_;
+  };
+
   void take(std::string_view stage, const std::vector<PostPointer>& posts, std::span<const Bytes> receive) {
     for (std::size_t r = 0; r < posts.size(); ++r) {
       const Parcel& parcel = posts[r]->parcel_for(rank_);

@@ -75,8 +75,8 @@ class ChunkTile {
     weights_.weigh(kernels_, problem_.retrieval_queries, tile, kv_head, chosen_, problem_.lse);
     for (std::int64_t i = 0; i < tile.size(); ++i) {
       if (chosen_.chosen_by(i) == 0) continue;
-      cpu::widen_queries(kernels_, problem_.queries, tile.begin + i, kv_head, group, problem_.shape.scale,
-                         queries_.data() + i * group * problem_.shape.head_dim);
+      cpu::widen_queries(kernels_, problem_.queries, tile.begin + i, {kv_head, kv_head * group, group},
+                         problem_.shape.scale, queries_.data() + i * group * problem_.shape.head_dim);
       for (std::int64_t head = 0; head < group; ++head) {
         load_window(problem_.out.at(tile.begin + i, kv_head * group + head), weights_.window(i, head),
                     out_.data() + (i * group + head) * out_stride_);

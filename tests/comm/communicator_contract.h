@@ -76,6 +76,29 @@ inline void all_to_all_takes_any_matrix(Communicator& communicator) {
   });
 }
 
+// Two exchanges are under way at once, other collectives in between, and every rank works for another while.
+inline void started_exchanges_deliver(Communicator& communicator) {
+  constexpr std::size_t kBytes = 500'000;  // too long to be buffered on its way
+  const int ranks = communicator.size();
+  std::vector<Message> out, first(static_cast<std::size_t>(ranks)), second(static_cast<std::size_t>(ranks));
+  for (int peer = 0; peer < ranks; ++peer) {
+    out.push_back(message_between(communicator.rank(), peer, kBytes));
+    first[static_cast<std::size_t>(peer)].resize(kBytes);
+    second[static_cast<std::size_t>(peer)].resize(kBytes);
+  }
+  const std::vector<ConstBytes> send(out.begin(), out.end());
+  const auto one = communicator.start_all_to_all("first", send, views_of(first));
+  const auto other = communicator.start_all_to_all("second", send, views_of(second));
+  EXPECT_EQ(communicator.gather_sizes("meanwhile", communicator.rank()).back(), ranks - 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5 * communicator.rank()));
+  one->wait({});
+  other->wait({});
+  for (int peer = 0; peer < ranks; ++peer) {
+    EXPECT_EQ(first[static_cast<std::size_t>(peer)], message_between(peer, communicator.rank(), kBytes));
+    EXPECT_EQ(second[static_cast<std::size_t>(peer)], message_between(peer, communicator.rank(), kBytes));
+  }
+}
+
 inline void reductions_are_exact(Communicator& communicator) {
   const std::int64_t ranks = communicator.size();
   const std::int64_t rank = communicator.rank();
@@ -130,6 +153,7 @@ inline void honours_the_contract(Communicator& communicator) {
   all_gather_delivers_unequal_sizes(communicator, 1);
   all_gather_delivers_unequal_sizes(communicator, 12'345);
   all_to_all_takes_any_matrix(communicator);
+  started_exchanges_deliver(communicator);
   reductions_are_exact(communicator);
   reductions_give_the_same_bits_on_every_rank(communicator);
   gather_sizes_keeps_the_order_of_ranks(communicator);
@@ -163,6 +187,16 @@ void missing_rank_is_named(Communicator& communicator, Collective collective) {
 inline void late_rank_is_awaited(Communicator& communicator) {
   if (communicator.rank() == communicator.size() - 1) std::this_thread::sleep_for(2 * communicator.timeout());
   communicator.barrier("uneven work", 10 * communicator.timeout());
+
+  // The timeout of what was started begins with the wait: neither own work before it nor that of a peer counts.
+  const bool late = communicator.rank() == communicator.size() - 1;
+  const std::vector<Message> out(static_cast<std::size_t>(communicator.size()), Message(8));
+  std::vector<Message> in = out;
+  if (late) std::this_thread::sleep_for(2 * communicator.timeout());
+  const std::vector<ConstBytes> send(out.begin(), out.end());
+  const auto started = communicator.start_all_to_all("work of all", send, views_of(in));
+  if (!late) std::this_thread::sleep_for(2 * communicator.timeout());
+  started->wait(10 * communicator.timeout());
 }
 
 }  // namespace ringmark::comm::contract

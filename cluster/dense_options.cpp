@@ -1,0 +1,65 @@
+#include "cluster/dense_options.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace ringmark::cluster {
+namespace {
+
+using runtime::dense::Strategy;
+
+// They choose chunks, or keep, read or check what was chosen; or they belong to a GPU or to transports of blocks.
+constexpr std::array kOfOtherPolicies = {"topk",    "window",   "sinks",         "scorer",    "topk-chunks",
+                                         "digest",  "snapshot", "kv-dtype",      "reuse",     "transport",
+                                         "kernels", "fetch",    "kv-budget-mib", "spill-dir", "share-gpu"};
+
+}  // namespace
+
+OptionGroup dense_options() {
+  OptionGroup group("Exact causal attention");
+  group
+      .add("policy", "NAME",
+           "hils (window and chosen chunks) or dense (every key; merge is then auto, ring, pass-q, all-gather, ulysses "
+           "or ring-ulysses) (default: hils)")
+      .add("ulysses-ranks", "N",
+           "dense: ranks that share heads under ring-ulysses, a divisor of the ranks (default: the largest that also "
+           "divides the kv heads)");
+  return group;
+}
+
+std::optional<DenseOptions> read_dense(const OptionValues& values) {
+  const std::vector<std::string> policies = {"hils", "dense"};
+  const bool dense = read_choice_index(values, "policy", policies).value_or(0) == 1;
+  const OptionValue* const group = find_value(values, "ulysses-ranks");
+  if (!dense) {
+    if (group == nullptr) return std::nullopt;
+    fail_bad_input(fmt::format("{} = {} has no meaning without --policy dense", group->origin, group->text));
+  }
+  for (const char* name : kOfOtherPolicies) {
+    const OptionValue* const given = find_value(values, name);
+    if (given == nullptr || given->text == "false") continue;
+    fail_bad_input(fmt::format("{} = {} has no meaning with --policy dense", given->origin, given->text));
+  }
+  DenseOptions options;
+  options.strategy = read_choice<Strategy>(values, "merge", runtime::dense::kStrategies, [](Strategy strategy) {
+                       return name_of(strategy);
+                     }).value_or(options.strategy);
+  options.ulysses_ranks =
+      read_count(values, "ulysses-ranks", 1, std::numeric_limits<int>::max()).value_or(options.ulysses_ranks);
+  if (group != nullptr && options.strategy != Strategy::kRingUlysses) {
+    fail_bad_input(fmt::format("{} = {} has no meaning without --merge ring-ulysses", group->origin, group->text));
+  }
+  const OptionValue* const backend = find_value(values, "backend");
+  if (backend != nullptr && backend->text == "cuda") {
+    fail_bad_input(fmt::format("{} = cuda does not go with --policy dense; limit: cpu or reference", backend->origin));
+  }
+  return options;
+}
+
+}  // namespace ringmark::cluster
