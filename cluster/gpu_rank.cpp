@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 
-#include "comm/cuda/choose_device.h"
-#include "comm/cuda/choose_device_transport.h"
-#include "core/cuda/error.h"
+#include "cluster/gpu_device.h"
 #include "runtime/agreement.h"
 #include "runtime/cuda/memory_plan.h"
 #include "runtime/cuda/prefill.h"
@@ -14,7 +13,6 @@
 namespace ringmark::cluster {
 namespace {
 
-using comm::cuda::DeviceTransportChoice;
 using kernels::cuda::LayerShape;
 using kernels::cuda::Path;
 
@@ -25,24 +23,12 @@ std::optional<Path> path_named(const std::string& name) {
   return std::nullopt;
 }
 
-DeviceTransportChoice transport_choice(TransportName name) {
-  switch (name) {
-    case TransportName::kCudaIpc: return DeviceTransportChoice::kCudaIpc;
-    case TransportName::kNccl: return DeviceTransportChoice::kNccl;
-    default: return DeviceTransportChoice::kAuto;
-  }
-}
-
 class Gpu final : public GpuRank {
  public:
   Gpu(comm::Communicator& ranks, const PrefillOptions& options) : ranks_(ranks), options_(options) {
-    const comm::cuda::ChosenDevice chosen = comm::cuda::choose_device(ranks, options.gpu.share);
-    report_.device = chosen.why;
-    std::size_t free_bytes = 0, total_bytes = 0;
-    ringmark::cuda::check(cudaMemGetInfo(&free_bytes, &total_bytes), "ask for the GPU's memory");
-    // Sharers have not allocated yet: a rank that comes later must not find the memory taken.
-    limit_ = static_cast<std::int64_t>(free_bytes) / chosen.sharers;
-    ranks.barrier("measure the GPU's memory");
+    GpuDevice device = choose_gpu(ranks, options.gpu.share);
+    report_.device = std::move(device.why);
+    limit_ = device.limit;
   }
 
   std::int64_t memory_limit() const override { return limit_; }
@@ -62,7 +48,7 @@ class Gpu final : public GpuRank {
                                  runtime::Trace* trace) override {
     comm::cuda::ChosenDeviceTransport chosen;
     runtime::agree(ranks_, "choose the transport",
-                   [&] { chosen = comm::cuda::choose_device_transport(ranks_, transport_choice(options_.transport)); });
+                   [&] { chosen = comm::cuda::choose_device_transport(ranks_, device_transport(options_.transport)); });
     report_.transport = chosen.transport->name();
     report_.transport_reason = chosen.why;
     runtime::cuda::DevicePrefillOptions device;

@@ -17,4 +17,10 @@ void pack_blocks(const LayerShape& shape, const std::byte* keys, const std::byte
                  const std::int64_t* first_rows, const std::int32_t* slots, std::int64_t count, BlockOrder order,
                  std::byte* arena, std::int32_t* beyond_fp16, cudaStream_t stream);
 
+// Writes K and V of single rows ([count, Hkv, d] each) to their slots in blocks of plain order: row n to slot
+// rows[n].visible - 1 of chunk rows[n].chunk. blocks: [chunk_count, Hkv] addresses on the device. A landmark slot is
+// written too; nobody reads it as a key.
+void append_rows(const LayerShape& shape, const RowGeometry* rows, std::int64_t count, const std::byte* keys,
+                 const std::byte* values, std::byte* const* blocks, cudaStream_t stream);
+
 }  // namespace ringmark::kernels::cuda

@@ -17,8 +17,11 @@ constexpr int kWarpRows = 8;
 constexpr int kExactRows = kExactWarps * kWarpRows;
 constexpr int kLaneColumns = 4;
 constexpr int kColumns = 32 * kLaneColumns;
-constexpr int kDepth = 16;              // channels a step
-constexpr int kKeyStride = kDepth + 4;  // floats: eight lanes that read 16 bytes each find all banks free
+// Channels a step: few where the products are what takes time, many where it is the bytes.
+constexpr int kComputeDepth = 16;
+constexpr int kMemoryDepth = 32;
+// Floats: eight lanes that read 16 bytes each find all banks free.
+constexpr int key_stride(int depth) { return depth + 4; }
 
 struct ChunkRange {
   std::int32_t begin = 0x7FFFFFFF;
@@ -85,13 +88,14 @@ struct TileWalk {
   }
 };
 
-// Shared memory.
+// Shared memory: the keys of two steps.
+template <int kDepth>
 struct ColumnSteps {
-  alignas(16) float keys[2][kColumns][kKeyStride];
-  float bias[2][kColumns];  // by parity of the tile; NaN: no chunk here, -inf: an unused vector
+  alignas(16) float keys[2][kColumns][key_stride(kDepth)];
 };
 
 // What a thread loads of a tile's columns: in every step 4 channels of each of kLoads keys.
+template <int kDepth>
 struct ColumnLoader {
   static constexpr int kQuads = kDepth / 4;
   static constexpr int kLoads = kColumns * kQuads / kExactThreads;
@@ -100,10 +104,10 @@ struct ColumnLoader {
 
   __device__ static int column_of(int load) { return (threadIdx.x + load * kExactThreads) / kQuads; }
 
-  // Turns to a tile and fetches its biases.
+  // Turns to a tile and fetches its biases. NaN: no chunk here, -inf: an unused vector.
   template <bool kManyVectors>
   __device__ void turn_to(const HeadLandmarks& landmarks, const TileWalk<kManyVectors>& walk, std::int32_t tile,
-                          ColumnSteps& steps) {
+                          float* biases) {
     static_assert(kExactThreads == kColumns);
     constexpr float kInfinity = __builtin_huge_valf();
 #pragma unroll
@@ -116,12 +120,12 @@ struct ColumnLoader {
       const bool unused = kManyVectors && *key_of(landmarks, column) == kInfinity;
       bias = unused ? -kInfinity : column.record[landmarks.bias];
     }
-    steps.bias[tile % 2][threadIdx.x] = bias;
+    biases[threadIdx.x] = bias;
   }
 
   // Asks for the channels [channel, channel + kDepth) of all columns. What lies past the end of a key, or belongs to no
   // chunk, is not read later.
-  __device__ void load(std::int32_t channel, std::int32_t head_dim, int stage, ColumnSteps& steps) const {
+  __device__ void load(std::int32_t channel, std::int32_t head_dim, int stage, ColumnSteps<kDepth>& steps) const {
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       if (keys[load] == nullptr) continue;
@@ -149,15 +153,16 @@ __device__ inline int query_place(int row, int channel) { return (channel / 4 * 
 
 using Products = float[kWarpRows][kLaneColumns];
 
-// Goes on with the chains of a warp's rows and a lane's columns over `depth` channels. `queries`: from the warp's first
-// row and the step's first channel on.
-__device__ inline void multiply_step(const float* queries, const float (*keys)[kKeyStride], int depth, int lane,
-                                     Products& products) {
+// Goes on with the chains of a warp's first kRows rows and a lane's columns over `depth` channels. `queries`: from the
+// warp's first row and the step's first channel on.
+template <int kRows, int kDepth>
+__device__ void multiply_rows(const float* queries, const float (*keys)[key_stride(kDepth)], int depth, int lane,
+                              Products& products) {
   if (depth < kDepth) {
 #pragma unroll 1
     for (int channel = 0; channel < depth; ++channel) {
 #pragma unroll
-      for (int r = 0; r < kWarpRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int j = 0; j < kLaneColumns; ++j) {
           products[r][j] = __fmaf_rn(queries[query_place(r, channel)], keys[lane + 32 * j][channel], products[r][j]);
@@ -172,7 +177,7 @@ __device__ inline void multiply_step(const float* queries, const float (*keys)[k
 #pragma unroll
     for (int j = 0; j < kLaneColumns; ++j) key[j] = *reinterpret_cast<const float4*>(&keys[lane + 32 * j][4 * quad]);
 #pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const float4 query = *reinterpret_cast<const float4*>(queries + query_place(r, 4 * quad));
 #pragma unroll
       for (int j = 0; j < kLaneColumns; ++j) products[r][j] = __fmaf_rn(query.x, key[j].x, products[r][j]);
@@ -183,6 +188,20 @@ __device__ inline void multiply_step(const float* queries, const float (*keys)[k
 #pragma unroll
       for (int j = 0; j < kLaneColumns; ++j) products[r][j] = __fmaf_rn(query.w, key[j].w, products[r][j]);
     }
+  }
+}
+
+// rows: of the warp, at least 1. Those past them may be computed too, for nobody: many rows fill their warps anyway.
+template <int kDepth>
+__device__ void multiply_step(int rows, const float* queries, const float (*keys)[key_stride(kDepth)], int depth,
+                              int lane, Products& products) {
+  static_assert(kWarpRows == 8);
+  if (kDepth == kComputeDepth || rows > 4) {
+    multiply_rows<8, kDepth>(queries, keys, depth, lane, products);
+  } else if (rows > 1) {
+    multiply_rows<4, kDepth>(queries, keys, depth, lane, products);
+  } else {
+    multiply_rows<1, kDepth>(queries, keys, depth, lane, products);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/cuda/row_geometry.h"
 
 namespace ringmark::kernels::cuda {
 
@@ -27,16 +28,16 @@ LayerShape LayerShape::of(const AttentionProblem& problem, const AttentionPolicy
   return shape;
 }
 
-std::vector<RowGeometry> row_geometry(const partition::SequenceGrid& grid, std::span<const TokenId> tokens) {
+void fill_row_geometry(const partition::SequenceGrid& grid, std::span<const TokenId> tokens, RowGeometry* rows) {
   const auto index = [](ChunkId chunk) { return static_cast<std::int32_t>(chunk.value()); };
-  std::vector<RowGeometry> rows(tokens.size());
-#pragma omp parallel for schedule(static)
+  // A few rows are done sooner than a team of threads is awake.
+#pragma omp parallel for schedule(static) if (tokens.size() > 1024)
   for (std::size_t n = 0; n < tokens.size(); ++n) {
     const TokenId token = tokens[n];
     const ChunkId chunk = grid.chunk_of(token);
     const Range<TokenId> sinks = grid.sinks_of(token);
     const Range<ChunkId> eligible = grid.eligible(token);
-    RowGeometry& row = rows[n];
+    RowGeometry row;
     row.chunk = index(chunk);
     row.visible = static_cast<std::int32_t>(token - grid.tokens_of(chunk).begin + 1);
     row.window_first = index(grid.chunk_of(grid.window_of(token).begin));
@@ -46,7 +47,13 @@ std::vector<RowGeometry> row_geometry(const partition::SequenceGrid& grid, std::
     }
     row.eligible_first = index(eligible.begin);
     row.eligible_end = index(eligible.end);
+    rows[n] = row;
   }
+}
+
+std::vector<RowGeometry> row_geometry(const partition::SequenceGrid& grid, std::span<const TokenId> tokens) {
+  std::vector<RowGeometry> rows(tokens.size());
+  fill_row_geometry(grid, tokens, rows.data());
   return rows;
 }
 

@@ -57,8 +57,32 @@ void score_exactly(const LayerShape& shape, const Geometry& geometry, const std:
                    const ScoringItem* items, std::int64_t count, const float* const* records, Candidate* candidates,
                    LogSum* sums, cudaStream_t stream);
 
+// Parts of the chunks that are scored side by side: split n has chunks [first + n chunks, first + (n + 1) chunks).
+struct ChunkSplits {
+  std::int32_t first = 0;
+  std::int32_t chunks = 0;
+  std::int32_t count = 1;  // at most kMost
+
+  static constexpr std::int32_t kMost = 32;
+  // So many that few rows occupy a GPU of `processors` multiprocessors. `eligible`: of any of the rows.
+  static ChunkSplits of(const LayerShape& shape, Range<std::int32_t> eligible, std::int64_t rows, int processors);
+  // Lists of all splits of so many (row, head) pairs, at most.
+  static std::int64_t most_lists(std::int64_t pairs, int processors);
+};
+
+// Exact lists of every split: candidates [splits][n, group, topk], sums [splits][n, group].
+void score_splits_exactly(const LayerShape& shape, const Geometry& geometry, const std::byte* queries,
+                          const ScoringItem* items, std::int64_t count, const float* const* records,
+                          const ChunkSplits& splits, Candidate* candidates, LogSum* sums, cudaStream_t stream);
+
+// Joins the lists of `splits` parts of the chunks, as score_splits_exactly writes them: into those of one part. Chunks
+// stand in the joined lists as ids[chunk]; ids ascends, and is null where chunks keep their numbers.
+void join_lists(const LayerShape& shape, std::int64_t count, std::int32_t splits, const std::int32_t* ids,
+                const Candidate* candidates, const LogSum* sums, Candidate* joined, LogSum* joined_sums,
+                cudaStream_t stream);
+
 // The group rank over exact lists, as kernels::select_chunks, in fp64; writes selection and chosen_scores of the items.
-// chosen_scores of heads whose own list lacks the chunk are computed from the records by the same chain.
+// chosen_scores of heads whose own list lacks the chunk are computed from the records by the same chain; null: none.
 void select_exactly(const LayerShape& shape, const std::byte* queries, const ScoringItem* items, std::int64_t count,
                     const float* const* records, const Candidate* candidates, const LogSum* sums,
                     const float* lse_window, std::int32_t* selection, float* chosen_scores, cudaStream_t stream);

@@ -32,7 +32,8 @@ struct Job {
   Candidate* candidates;
   LogSum* sums;
   std::int64_t windows;
-  std::int64_t blocks_per_head;  // of one landmark head and window of items
+  std::int64_t blocks_per_head;  // of one landmark head, window of items and split
+  ChunkSplits splits;
 
   __device__ int heads_per_landmark() const { return shape.heads / shape.landmark_heads; }
 };
@@ -57,27 +58,34 @@ struct ChunkSum {
 struct Part {
   std::int64_t first_item;
   std::int64_t end_item;
-  std::int64_t first_row;  // among the rows of the window's items of the kv head
+  std::int64_t first_row;   // among the rows of the window's items of the kv head
+  std::int64_t first_list;  // of the part's split
   std::int32_t landmark_head;
   std::int32_t kv_head;
+  std::int32_t first_chunk;  // of the split
+  std::int32_t end_chunk;
 };
 
 struct Shared {
   Part part;
   HeadLandmarks landmarks;  // of the part's landmark head
-  ColumnSteps columns;
-  float scores[kExactWarps][kPartRows][kColumns];
+  float bias[2][kColumns];  // of the columns, by parity of the tile
+  alignas(16) float scores[kExactWarps][kPartRows][kColumns];
   Candidate waiting[kExactRows][RankedList::kWaiting];
   Row rows[kExactRows];
   std::int64_t query_of[kExactRows];  // first element
   std::int32_t found[kExactWarps];
 };
 
-// Behind Shared: queries [head_dim / 4, rounded up][kExactRows][4], then, for landmarks of many vectors, a ChunkSum a
-// row.
+static_assert(sizeof(Shared) % 16 == 0, "what stands behind it is read in words of 16 bytes");
+
+// Behind Shared: ColumnSteps, queries [head_dim / 4, rounded up][kExactRows][4], then, for landmarks of many vectors, a
+// ChunkSum a row.
 constexpr int padded_dim(int head_dim) { return (head_dim + 3) / 4 * 4; }
+template <int kDepth>
 std::size_t shared_bytes(const LayerShape& shape) {
-  return sizeof(Shared) + static_cast<std::size_t>(padded_dim(shape.head_dim)) * kExactRows * sizeof(float) +
+  return sizeof(Shared) + sizeof(ColumnSteps<kDepth>) +
+         static_cast<std::size_t>(padded_dim(shape.head_dim)) * kExactRows * sizeof(float) +
          (shape.landmark_vectors > 1 ? kExactRows * sizeof(ChunkSum) : 0);
 }
 
@@ -91,6 +99,9 @@ __device__ Part part_of_block(const Job& job) {
   part.first_row = blockIdx.x % job.blocks_per_head * kExactRows;
   part.landmark_head = static_cast<std::int32_t>(block % job.shape.landmark_heads);
   part.kv_head = part.landmark_head / (job.shape.landmark_heads / job.shape.kv_heads);
+  part.first_list = blockIdx.y * job.count * job.shape.group;
+  part.first_chunk = job.splits.first + static_cast<std::int32_t>(blockIdx.y) * job.splits.chunks;
+  part.end_chunk = min(part.first_chunk + job.splits.chunks, job.shape.chunk_count);
   return part;
 }
 
@@ -99,12 +110,17 @@ __device__ HeadLandmarks landmarks_of_head(const Job& job, std::int32_t head) {
   return {job.records, head * key_floats, job.shape.landmark_heads * key_floats + head, job.shape.head_dim};
 }
 
+// Slot of the n-th row of a block: few rows are spread over its warps.
+__device__ int slot_of(int n) { return n % kExactWarps * kWarpRows + n / kExactWarps; }
+
 __device__ void set_row(const Job& job, std::int64_t item, int head_of_landmark, int slot, Shared& shared) {
   const std::int64_t row = job.items[item].row;
-  const int head = shared.part.landmark_head * job.heads_per_landmark() + head_of_landmark;
-  const std::int64_t index = item * job.shape.group + head % job.shape.group;
-  shared.rows[slot] = {DigitSum(), index, job.rows[row].eligible_first, job.rows[row].eligible_end,
-                       0,          0,     RankedList::kOpenGate};
+  const Part& part = shared.part;
+  const int head = part.landmark_head * job.heads_per_landmark() + head_of_landmark;
+  const std::int64_t index = part.first_list + item * job.shape.group + head % job.shape.group;
+  const std::int32_t begin = max(job.rows[row].eligible_first, part.first_chunk);
+  const std::int32_t end = min(job.rows[row].eligible_end, part.end_chunk);
+  shared.rows[slot] = {DigitSum(), index, begin, end, 0, 0, RankedList::kOpenGate};
   shared.query_of[slot] = (row * job.shape.heads + head) * job.shape.head_dim;
 }
 
@@ -135,7 +151,7 @@ __device__ bool collect_rows(const Job& job, Shared& shared, int warp, int lane)
     const std::int64_t own = row + std::int64_t{__popc(matching & ((1u << lane) - 1u))} * share;
     const bool matched = (matching >> lane & 1u) != 0;
     for (std::int64_t h = max(std::int64_t{0}, -own); matched && h < min(std::int64_t{share}, kExactRows - own); ++h) {
-      set_row(job, item, static_cast<int>(h), static_cast<int>(own + h), shared);
+      set_row(job, item, static_cast<int>(h), slot_of(static_cast<int>(own + h)), shared);
     }
     row += std::int64_t{__popc(matching)} * share;
   }
@@ -254,12 +270,12 @@ __device__ void take_tile(const Job& job, const TileWalk<kManyVectors>& walk, st
                           const Products& products, Shared& shared, ChunkSum* chunk_sums, int warp, int lane) {
   float bias[kLaneColumns];
 #pragma unroll
-  for (int j = 0; j < kLaneColumns; ++j) bias[j] = shared.columns.bias[tile % 2][lane + 32 * j];
+  for (int j = 0; j < kLaneColumns; ++j) bias[j] = shared.bias[tile % 2][lane + 32 * j];
   const PartScores scores{shared.scores[warp], walk.first_chunk(tile), walk.tile_chunks};
 #pragma unroll 1
   for (int part = 0; part < kWarpRows / kPartRows; ++part) {
     const int slot = warp * kWarpRows + part * kPartRows;
-    if (shared.rows[slot].index < 0) break;  // rows fill the slots from the first on
+    if (shared.rows[slot].index < 0) break;  // rows fill the slots of a warp from the first on
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
       if (r / kPartRows != part) continue;
@@ -290,22 +306,25 @@ __device__ void finish_rows(const Job& job, Shared& shared, int warp, int lane) 
 }
 
 // Scores the rows that have been collected.
-template <bool kManyVectors>
-__device__ void score_rows(const Job& job, Shared& shared, const float* queries, ChunkSum* chunk_sums, int warp,
-                           int lane) {
+template <bool kManyVectors, int kDepth>
+__device__ void score_rows(const Job& job, Shared& shared, ColumnSteps<kDepth>& columns, const float* queries,
+                           ChunkSum* chunk_sums, int warp, int lane) {
   ChunkRange block_chunks, warp_chunks;
+  int warp_rows = 0;
   for (int slot = 0; slot < kExactRows; ++slot) {
     const Row& row = shared.rows[slot];
     block_chunks.include(row.begin, row.end);
-    if (slot / kWarpRows == warp) warp_chunks.include(row.begin, row.end);
+    if (slot / kWarpRows != warp) continue;
+    warp_chunks.include(row.begin, row.end);
+    if (row.index >= 0) ++warp_rows;
   }
   const TileWalk<kManyVectors> walk(block_chunks, job.shape.landmark_vectors);
   const std::int32_t tiles = walk.count(), head_dim = job.shape.head_dim;
-  ColumnLoader loader;
+  ColumnLoader<kDepth> loader;
   int stage = 0;
   if (tiles > 0) {
-    loader.turn_to(shared.landmarks, walk, 0, shared.columns);
-    loader.load(0, head_dim, stage, shared.columns);
+    loader.turn_to(shared.landmarks, walk, 0, shared.bias[0]);
+    loader.load(0, head_dim, stage, columns);
   }
   for (std::int32_t tile = 0; tile < tiles; ++tile) {
     const bool works = walk.meets(tile, warp_chunks);
@@ -314,25 +333,26 @@ __device__ void score_rows(const Job& job, Shared& shared, const float* queries,
       __pipeline_wait_prior(0);
       __syncthreads();  // the step's keys are there, and nobody reads those of the step before
       if (channel + kDepth < head_dim) {
-        loader.load(channel + kDepth, head_dim, stage ^ 1, shared.columns);
+        loader.load(channel + kDepth, head_dim, stage ^ 1, columns);
       } else if (tile + 1 < tiles) {
-        loader.turn_to(shared.landmarks, walk, tile + 1, shared.columns);
-        loader.load(0, head_dim, stage ^ 1, shared.columns);
+        loader.turn_to(shared.landmarks, walk, tile + 1, shared.bias[(tile + 1) % 2]);
+        loader.load(0, head_dim, stage ^ 1, columns);
       }
       if (!works) continue;
-      multiply_step(queries + query_place(warp * kWarpRows, channel), shared.columns.keys[stage],
-                    min(kDepth, head_dim - channel), lane, products);
+      multiply_step<kDepth>(warp_rows, queries + query_place(warp * kWarpRows, channel), columns.keys[stage],
+                            min(kDepth, head_dim - channel), lane, products);
     }
     if (works) take_tile(job, walk, tile, products, shared, chunk_sums, warp, lane);
   }
 }
 
-template <bool kManyVectors>
-__global__ void __launch_bounds__(kExactThreads, kManyVectors ? 3 : 4)
+template <bool kManyVectors, int kDepth>
+__global__ void __launch_bounds__(kExactThreads, kManyVectors || kDepth > kComputeDepth ? 3 : 4)
     score_exactly_kernel(const __grid_constant__ Job job) {
   extern __shared__ __align__(16) std::byte dynamic[];
   Shared& shared = *reinterpret_cast<Shared*>(dynamic);
-  float* queries = reinterpret_cast<float*>(dynamic + sizeof(Shared));
+  auto& columns = *reinterpret_cast<ColumnSteps<kDepth>*>(dynamic + sizeof(Shared));
+  float* queries = reinterpret_cast<float*>(dynamic + sizeof(Shared) + sizeof columns);
   auto* chunk_sums = reinterpret_cast<ChunkSum*>(queries + padded_dim(job.shape.head_dim) * kExactRows);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -344,7 +364,7 @@ __global__ void __launch_bounds__(kExactThreads, kManyVectors ? 3 : 4)
   while (collect_rows(job, shared, warp, lane)) {
     if (kManyVectors && threadIdx.x < kExactRows) chunk_sums[threadIdx.x] = ChunkSum();
     load_queries(job, shared, queries, warp, lane);
-    score_rows<kManyVectors>(job, shared, queries, chunk_sums, warp, lane);
+    score_rows<kManyVectors>(job, shared, columns, queries, chunk_sums, warp, lane);
     finish_rows(job, shared, warp, lane);
     __syncthreads();  // nobody reads these rows any more
     if (threadIdx.x == 0) shared.part.first_row += job.blocks_per_head * kExactRows;
@@ -352,13 +372,14 @@ __global__ void __launch_bounds__(kExactThreads, kManyVectors ? 3 : 4)
   }
 }
 
-template <bool kManyVectors>
+template <bool kManyVectors, int kDepth>
 void launch(const Job& job, std::int64_t blocks, cudaStream_t stream) {
-  const std::size_t bytes = shared_bytes(job.shape);
-  ringmark::cuda::check(cudaFuncSetAttribute(score_exactly_kernel<kManyVectors>,
+  const dim3 grid(grid_size(blocks), static_cast<unsigned int>(job.splits.count));
+  const std::size_t bytes = shared_bytes<kDepth>(job.shape);
+  ringmark::cuda::check(cudaFuncSetAttribute(score_exactly_kernel<kManyVectors, kDepth>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
                         "reserve shared memory for exact scores");
-  score_exactly_kernel<kManyVectors><<<grid_size(blocks), kExactThreads, bytes, stream>>>(job);
+  score_exactly_kernel<kManyVectors, kDepth><<<grid, kExactThreads, bytes, stream>>>(job);
   ringmark::cuda::check_launch("score_exactly");
 }
 
@@ -367,15 +388,26 @@ void launch(const Job& job, std::int64_t blocks, cudaStream_t stream) {
 void score_exactly(const LayerShape& shape, const Geometry& geometry, const std::byte* queries,
                    const ScoringItem* items, std::int64_t count, const float* const* records, Candidate* candidates,
                    LogSum* sums, cudaStream_t stream) {
+  score_splits_exactly(shape, geometry, queries, items, count, records, {0, shape.chunk_count, 1}, candidates, sums,
+                       stream);
+}
+
+void score_splits_exactly(const LayerShape& shape, const Geometry& geometry, const std::byte* queries,
+                          const ScoringItem* items, std::int64_t count, const float* const* records,
+                          const ChunkSplits& splits, Candidate* candidates, LogSum* sums, cudaStream_t stream) {
   if (count == 0 || shape.landmark_heads == 0) return;
   const std::int64_t rows_per_item = shape.heads / shape.landmark_heads;
   // Room for a quarter more than an even share of the kv heads.
   const std::int64_t even_share = ceil_div(std::min(count, kWindowItems) * rows_per_item, shape.kv_heads);
   const std::int64_t blocks_per_head = ceil_div(even_share + even_share / 4, kExactRows) + (shape.kv_heads > 1 ? 1 : 0);
   const std::int64_t windows = ceil_div(count, kWindowItems);
-  const Job job{shape, geometry.rows, queries, items, count, records, candidates, sums, windows, blocks_per_head};
+  const Job job{shape,      geometry.rows, queries, items,           count, records,
+                candidates, sums,          windows, blocks_per_head, splits};
   const std::int64_t blocks = windows * shape.landmark_heads * blocks_per_head;
-  shape.landmark_vectors > 1 ? launch<true>(job, blocks, stream) : launch<false>(job, blocks, stream);
+  if (shape.landmark_vectors > 1) return launch<true, kComputeDepth>(job, blocks, stream);
+  // Splits are for few rows, whose products are few too.
+  splits.count > 1 ? launch<false, kMemoryDepth>(job, blocks, stream)
+                   : launch<false, kComputeDepth>(job, blocks, stream);
 }
 
 }  // namespace ringmark::kernels::cuda

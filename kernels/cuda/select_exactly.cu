@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMostWarps = 4;
 constexpr std::int64_t kSharedBytes = 160 * 1024;
+constexpr std::int64_t kNearCandidates = 512;
 constexpr std::int32_t kNoChunk = 0x7FFFFFFF;
 
 struct Choice {
@@ -28,11 +29,12 @@ struct Choice {
   std::int32_t* selection;
   float* chosen_scores;
   std::int32_t chosen_room;  // topk, rounded up to a power of two
+  std::int32_t near_room;    // candidates of an item that come into shared memory; 0: they are read where they are
 
   // Shared memory of a warp.
   __host__ __device__ std::int64_t warp_bytes() const {
     return shape.group * std::int64_t{sizeof(double) * 2 + sizeof(std::int32_t) * 2} +
-           (std::int64_t{chosen_room} + padded_dim()) * 4;
+           (std::int64_t{chosen_room} + padded_dim()) * 4 + std::int64_t{near_room} * std::int64_t{sizeof(Candidate)};
   }
   __host__ __device__ std::int32_t padded_dim() const { return (shape.head_dim + 3) / 4 * 4; }
 };
@@ -145,9 +147,13 @@ __global__ void __launch_bounds__(32 * kMostWarps) select_exactly_kernel(const _
   walks.next = walks.chunk + shape.group;
   std::int32_t* chosen = walks.next + shape.group;
   auto* query = reinterpret_cast<float*>(chosen + choice.chosen_room);
+  auto* near = reinterpret_cast<Candidate*>(query + choice.padded_dim());
 
   const ScoringItem item = choice.items[n];
   const Candidate* lists = choice.candidates + n * shape.group * shape.topk;
+  for (std::int32_t i = lane; i < choice.near_room; i += 32) near[i] = lists[i];
+  if (choice.near_room > 0) lists = near;
+  __syncwarp();
   const std::int64_t first_head = item.row * shape.heads + item.kv_head * shape.group;
   for (std::int32_t head = lane; head < shape.group; head += 32) {
     const double all = shape.group == 1 ? 0.0 : value_of(choice.sums[n * shape.group + head]);
@@ -164,7 +170,7 @@ __global__ void __launch_bounds__(32 * kMostWarps) select_exactly_kernel(const _
   std::int32_t* slots = choice.selection + (item.row * shape.kv_heads + item.kv_head) * shape.topk;
   for (std::int32_t i = lane; i < shape.topk; i += 32) slots[i] = chosen[i] = i < used ? chosen[i] : -1;
   __syncwarp();
-  for (std::int32_t head = 0; head < shape.group; ++head) {
+  for (std::int32_t head = 0; head < shape.group && choice.chosen_scores != nullptr; ++head) {
     score_slots(shape, choice.queries, choice.records, item.row, item.kv_head * shape.group + head, chosen, query,
                 choice.chosen_scores + (first_head + head) * shape.topk, lane);
   }
@@ -178,8 +184,10 @@ void select_exactly(const LayerShape& shape, const std::byte* queries, const Sco
   if (count == 0 || shape.topk == 0) return;
   // At least four, so that the next warp's fp64 numbers stay aligned.
   const auto room = static_cast<std::int32_t>(std::bit_ceil(std::max(4u, static_cast<std::uint32_t>(shape.topk))));
+  const std::int64_t listed = std::int64_t{shape.group} * shape.topk;
+  const auto near_room = static_cast<std::int32_t>(listed <= kNearCandidates ? listed : 0);
   const Choice choice{shape, queries,    items,     count,         records, candidates,
-                      sums,  lse_window, selection, chosen_scores, room};
+                      sums,  lse_window, selection, chosen_scores, room,    near_room};
   const std::int64_t warps = std::clamp<std::int64_t>(kSharedBytes / choice.warp_bytes(), 1, kMostWarps);
   const std::int64_t bytes = warps * choice.warp_bytes();
   ringmark::cuda::check(

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <optional>
 
+#include "kernels/cuda/few/attend.h"
 #include "tests/kernels/cuda/selection_case.h"
 
 namespace ringmark::kernels::cuda {
@@ -27,9 +29,11 @@ std::string describe(const SelectionCase& c) {
          std::string(name_of(c.problem.dtype)) + ", chunks " + std::to_string(c.chunks.size()) + "\n";
 }
 
-// Exact lists of some items, and the choice that follows from them.
+// Exact lists of some items, and the choice that follows from them. splits: parts of the chunks that are scored side by
+// side and joined.
 struct ExactRun {
-  ExactRun(const SelectionCase& c, DeviceSelectionCase& device, const std::vector<ScoringItem>& chosen_items)
+  ExactRun(const SelectionCase& c, DeviceSelectionCase& device, const std::vector<ScoringItem>& chosen_items,
+           const std::optional<ChunkSplits>& splits = std::nullopt)
       : items(chosen_items) {
     const auto count = static_cast<std::int64_t>(items.size());
     const auto device_items = upload(items, device.stream);
@@ -37,8 +41,20 @@ struct ExactRun {
     ringmark::cuda::Buffer<LogSum> device_sums(count * device.shape.group);
     device_candidates.fill_bytes(0x77, device.stream);
     device_sums.fill_bytes(0x77, device.stream);
-    score_exactly(device.shape, device.geometry(), device.queries.data(), device_items.data(), count,
-                  device.records.data(), device_candidates.data(), device_sums.data(), device.stream);
+    if (splits) {
+      ringmark::cuda::Buffer<Candidate> split_candidates(splits->count * device_candidates.size());
+      ringmark::cuda::Buffer<LogSum> split_sums(splits->count * device_sums.size());
+      split_candidates.fill_bytes(0x77, device.stream);
+      split_sums.fill_bytes(0x77, device.stream);
+      score_splits_exactly(device.shape, device.geometry(), device.queries.data(), device_items.data(), count,
+                           device.records.data(), *splits, split_candidates.data(), split_sums.data(), device.stream);
+      join_lists(device.shape, count, splits->count, nullptr, split_candidates.data(), split_sums.data(),
+                 device_candidates.data(), device_sums.data(), device.stream);
+      device.stream.wait();
+    } else {
+      score_exactly(device.shape, device.geometry(), device.queries.data(), device_items.data(), count,
+                    device.records.data(), device_candidates.data(), device_sums.data(), device.stream);
+    }
     select_exactly(device.shape, device.queries.data(), device_items.data(), count, device.records.data(),
                    device_candidates.data(), device_sums.data(), device.lse_window.data(), device.selection.data(),
                    device.chosen_scores.data(), device.stream);
@@ -116,14 +132,23 @@ void expect_exact(SelectionCase& c, const std::string& what) {
   const CandidateLists want = c.score(c.policy.topk);
   Differences differences;
   run.compare(want, differences);
+  const auto chunks = static_cast<std::int32_t>(c.grid.chunk_count());
+  const auto length = static_cast<std::int32_t>(chunks / 32 + 1 + c.random() % static_cast<std::uint64_t>(chunks));
+  const ExactRun joined(c, device, items, ChunkSplits{0, length, (chunks + length - 1) / length});
+  joined.compare(want, differences);
   const Selection selection = c.select(want);
   compare_selections(run.selection, selection, differences);
+  compare_selections(joined.selection, selection, differences);
   const CandidateLists all = c.score(c.grid.chunk_count());
   compare_chosen_scores(c, all, selection, run.chosen_scores, differences);
 
   device.chosen_scores.fill_bytes(0xFF, device.stream);
   score_chosen(device.shape, device.queries.data(), {0, c.row_count()}, device.selection.data(), device.records.data(),
                device.chosen_scores.data(), device.stream);
+  compare_chosen_scores(c, all, selection, download(device.chosen_scores, device.stream), differences);
+  device.chosen_scores.fill_bytes(0xFF, device.stream);
+  few::score_chosen(device.shape, device.queries.data(), {0, c.row_count()}, device.selection.data(),
+                    device.records.data(), device.chosen_scores.data(), device.stream);
   compare_chosen_scores(c, all, selection, download(device.chosen_scores, device.stream), differences);
   ASSERT_EQ(differences.text(), "") << what << ": " << describe(c);
 }
@@ -257,6 +282,37 @@ TEST(ScoreExactly, no_items_are_fine) {
   c.fill_records(0);
   DeviceSelectionCase device(c);
   ExactRun(c, device, {});
+}
+
+// Two parts of three chunks, of which this rank's are 5, 8, 9 and 20: by hand.
+TEST(JoinLists, two_lists_by_hand) {
+  RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kSimt);
+  const ringmark::cuda::Stream stream;
+  LayerShape shape;
+  shape.topk = 3;
+  const std::vector<std::int32_t> ids = {5, 8, 9, 20};
+  const std::vector<Candidate> parts = {{2.0f, 1}, {1.0f, 0}, {0.0f, -1}, {3.0f, 3}, {2.0f, 2}, {0.0f, -1}};
+  LogSum low, high;
+  low.add(1.0f);
+  high.add(40.0f);
+  LogSum sum = low;
+  sum.add(high);
+  const auto device_ids = upload(ids, stream);
+  const auto candidates = upload(parts, stream);
+  const auto sums = upload(std::vector<LogSum>{low, high}, stream);
+  const ringmark::cuda::Buffer<Candidate> joined(3);
+  const ringmark::cuda::Buffer<LogSum> joined_sum(1);
+  join_lists(shape, 1, 2, device_ids.data(), candidates.data(), sums.data(), joined.data(), joined_sum.data(), stream);
+  const std::vector<Candidate> got = download(joined, stream);
+  const std::vector<Candidate> want = {{3.0f, 20}, {2.0f, 8}, {2.0f, 9}};
+  for (std::size_t slot = 0; slot < want.size(); ++slot) {
+    EXPECT_EQ(got[slot].chunk, want[slot].chunk) << slot;
+    EXPECT_EQ(got[slot].score, want[slot].score) << slot;
+  }
+  const LogSum got_sum = download(joined_sum, stream).front();
+  EXPECT_EQ(got_sum.place, sum.place);
+  EXPECT_EQ(got_sum.high, sum.high);
+  EXPECT_EQ(got_sum.low, sum.low);
 }
 
 }  // namespace
