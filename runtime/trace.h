@@ -31,6 +31,9 @@ class Trace {
   std::vector<TraceSpan> spans_;
 };
 
+// How long a span of `lane` ran while none of `by` did: what was not hidden. Spans of `lane` do not overlap each other.
+double uncovered_us(const Trace& trace, std::string_view lane, std::string_view by);
+
 // The spans of one rank as trace events, one a line, each line ending in a comma; "" when there are none.
 std::string trace_events(const Trace& trace, int rank);
 // A whole trace file from the events of all ranks.

@@ -12,7 +12,7 @@ function(add_gpu_test name)
 endfunction()
 
 add_gpu_test(cuda_kernels_test LINK ringmark::kernels_cuda OpenMP::OpenMP_CXX SOURCES
-  kernels/cuda/blocks_test.cpp kernels/cuda/hopper_attend_test.cpp kernels/cuda/hopper_score_test.cpp
+  kernels/cuda/blocks_test.cpp kernels/cuda/few_attend_test.cpp kernels/cuda/hopper_attend_test.cpp kernels/cuda/hopper_score_test.cpp
   kernels/cuda/landmarks_test.cpp kernels/cuda/merge_test.cpp kernels/cuda/mma_attend_test.cpp
   kernels/cuda/mma_score_test.cpp kernels/cuda/plan_unions_test.cpp kernels/cuda/score_exactly_test.cpp
   kernels/cuda/settle_choices_test.cpp kernels/cuda/simt_attend_test.cpp)
@@ -27,9 +27,14 @@ endif()
 add_executable(cuda_ipc_mpi_test comm/cuda_ipc_mpi_test.cpp rank_main.cpp)
 target_link_libraries(cuda_ipc_mpi_test PRIVATE ringmark::comm_cuda GTest::gtest)
 
+# The promises of prefill on several GPUs: likewise, by bench/gpu_scaling.sh.
+add_executable(prefill_gpu_mpi_test runtime/prefill_mpi_test.cpp rank_main.cpp)
+target_link_libraries(prefill_gpu_mpi_test PRIVATE ringmark::runtime_cuda ringmark_test_gpu_engine GTest::gtest)
+
 # Decisions that need no GPU.
-add_unit_test(gpu_decisions_test LINK ringmark::comm_cuda ringmark::kernels_cuda SOURCES
-  comm/choose_device_test.cpp comm/nccl_plan_test.cpp kernels/cuda/choose_union_path_test.cpp)
+add_unit_test(gpu_decisions_test LINK ringmark::runtime_cuda SOURCES
+  comm/choose_device_test.cpp comm/nccl_plan_test.cpp kernels/cuda/choose_union_path_test.cpp
+  runtime/dense_hop_test.cpp runtime/window_fetch_test.cpp)
 
 # The whole engine on the GPU: the tests of the CPU, word for word, by each family of kernels.
 add_gpu_test(prefill_gpu_test SOURCES runtime/prefill_thread_test.cpp)
@@ -38,3 +43,11 @@ foreach(family mma simt)
   set_tests_properties(prefill_gpu_test.${family} PROPERTIES TIMEOUT 300 LABELS gpu RUN_SERIAL ON
     ENVIRONMENT "${RINGMARK_TEST_ENVIRONMENT};RINGMARK_TEST_KERNELS=${family}")
 endforeach()
+
+add_gpu_test(dense_ring_gpu_test SOURCES runtime/dense_ring_gpu_test.cpp)
+
+# Decoding on the GPU: what the CPU promises too, with blocks read where peers have them and with blocks fetched.
+add_gpu_test(decode_gpu_test SOURCES runtime/decode_engine_test.cpp)
+add_test(NAME decode_gpu_test.fetch COMMAND decode_gpu_test --gtest_brief=1)
+set_tests_properties(decode_gpu_test.fetch PROPERTIES TIMEOUT 300 LABELS gpu RUN_SERIAL ON
+  ENVIRONMENT "${RINGMARK_TEST_ENVIRONMENT};RINGMARK_TEST_FETCH=1")

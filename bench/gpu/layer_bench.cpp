@@ -1,86 +1,58 @@
-// Prefill of one layer on one GPU, stage by stage, against the roofline and against exact causal attention of the same
-// shape on the same GPU in the same run. Needles planted in the input must be found, or the benchmark fails.
+// Prefill of one layer, stage by stage, against the roofline and against exact causal attention of the same shape on
+// the same GPU in the same run. Under mpirun on as many GPUs as ranks; --alone measures one of them by itself first,
+// and both must choose the same. Needles planted in the input must be found, or the benchmark fails.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bench/gpu/dense_baseline.h"
+#include "bench/gpu/layer_options.h"
 #include "bench/gpu/planted_device.h"
+#include "bench/gpu/ranks.h"
 #include "bench/gpu/roofline.h"
 #include "bench/gpu/timing.h"
 #include "comm/cuda/choose_device.h"
-#include "comm/cuda/choose_device_transport.h"
 #include "comm/thread_ranks.h"
 #include "core/error.h"
 #include "kernels/cuda/selection.h"
 #include "partition/layout.h"
 #include "runtime/cuda/prefill.h"
+#include "runtime/trace.h"
 
 namespace ringmark::bench {
 namespace {
 
-struct Options {
-  std::vector<std::int64_t> tokens = {131072, 1048576};
-  std::int64_t heads = 32, kv_heads = 8, head_dim = 128, window = 512, topk = 16;
-  runtime::PlantedOptions planted;
-  int repeats = 5;
-  std::string selection_file;  // of the first length, for the peers
-  std::optional<kernels::cuda::Path> path;
-  bool dense = true;
+constexpr std::string_view kComputeLane = "gpu compute";
+constexpr std::string_view kFetchLane = "gpu fetch";
+
+// Stages of the engine's clock, then what is made of them.
+constexpr std::array<const char*, 13> kRows = {"store", "landmarks", "window",       "score", "settle",
+                                               "exact", "attend",    "scoring+topK", "layer", "plan",
+                                               "fetch", "exposed",   "wall"};
+enum Row : std::size_t { kScore = 3, kStages = 7, kChoice = 7, kLayer, kPlan, kFetch, kExposed, kWall };
+using Milliseconds = std::array<double, kRows.size()>;
+
+struct LayerTimes {
+  Milliseconds ms{};  // medians
+  std::uint64_t digest = 0;
+  bool right = false;
 };
-
-std::int64_t number(const char* text) { return std::strtoll(text, nullptr, 10); }
-
-Options read_options(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--no-dense") {
-      options.dense = false;
-      continue;
-    }
-    if (i + 1 == argc) fail_bad_input(name + " needs a value");
-    const char* value = argv[++i];
-    if (name == "--tokens") {
-      options.tokens.clear();
-      for (const char* at = value; at != nullptr; at = std::strchr(at, ',')) {
-        options.tokens.push_back(number(*at == ',' ? ++at : at));
-      }
-    } else if (name == "--topk") {
-      options.topk = number(value);
-    } else if (name == "--agreement") {
-      options.planted.agreement = std::strtod(value, nullptr);
-    } else if (name == "--topics") {
-      options.planted.topics = number(value);
-    } else if (name == "--repeats") {
-      options.repeats = static_cast<int>(number(value));
-    } else if (name == "--selection") {
-      options.selection_file = value;
-    } else if (name == "--kernels") {
-      for (const auto path : {kernels::cuda::Path::kHopper, kernels::cuda::Path::kMma, kernels::cuda::Path::kSimt}) {
-        if (std::string(value) == kernels::cuda::name_of(path)) options.path = path;
-      }
-      if (!options.path) fail_bad_input("--kernels takes hopper, mma or simt");
-    } else {
-      fail_bad_input("unknown option " + name +
-                     "; there are --tokens N,N --topk K --agreement X --topics T --repeats R --selection FILE "
-                     "--kernels NAME --no-dense");
-    }
-  }
-  return options;
-}
 
 class LayerBench {
  public:
-  LayerBench(const Options& options, std::int64_t tokens)
+  LayerBench(const LayerOptions& options, std::int64_t tokens, comm::Communicator& communicator)
       : options_(options),
-        communicator_(comm::make_single_rank()),
+        communicator_(communicator),
+        transport_(comm::cuda::choose_device_transport(communicator, options.transport)),
         problem_{tokens,
                  options.heads,
                  options.kv_heads,
@@ -92,92 +64,162 @@ class LayerBench {
                  {}},
         policy_{options.window, options.topk, 0, Scorer::kHils},
         grid_(problem_, policy_),
-        layout_(partition::make_layout(grid_, 1, partition::Balance::kContiguous)),
+        layout_(partition::make_layout(grid_, communicator.size(), partition::Balance::kZigzag)),
         planted_(problem_, policy_, options.planted),
-        tokens_(layout_.tokens_of(RankId(0))) {}
+        tokens_(layout_.tokens_of(RankId(communicator.rank()))) {}
 
-  bool run() {
-    std::vector<std::pair<std::string, std::vector<double>>> stages;
-    for (const char* name : {"store", "landmarks", "window", "score", "settle", "exact", "attend"})
-      stages.push_back({name, {}});
-    std::vector<double> choices, totals;
+  // Collective.
+  LayerTimes run() {
+    std::array<std::vector<double>, kRows.size()> times;
     for (int repeat = -1; repeat < options_.repeats; ++repeat) {  // the first one warms up
-      const runtime::cuda::DevicePrefillResult result = run_once();
+      const Milliseconds ms = run_once();
       if (repeat < 0) continue;
-      const auto ms = [&](const std::string& name) { return result.clock.seconds(name) * 1e3; };
-      double total = 0.0;
-      for (auto& [name, values] : stages) {
-        values.push_back(ms(name));
-        total += values.back();
-      }
-      totals.push_back(total);
-      choices.push_back(ms("score") + ms("settle") + ms("exact"));
+      for (std::size_t row = 0; row < ms.size(); ++row) times[row].push_back(ms[row]);
     }
-    print_table(stages, choices, totals);
+    std::array<Spread, kRows.size()> spreads;
+    LayerTimes result;
+    for (std::size_t row = 0; row < spreads.size(); ++row) {
+      spreads[row] = spread_of(times[row]);
+      result.ms[row] = spreads[row].median;
+    }
+    sum_counts();
+    result.digest = digest();
+    if (first()) print_table(spreads);
+    if (first() && ranks() > 1) print_transfers(spreads);
+    if (ranks() == 1 && options_.dense) print_dense(result.ms[kLayer]);
     write_selection();
-    return needles_found();
+    result.right = needles_found();
+    return result;
   }
 
  private:
-  runtime::cuda::DevicePrefillResult run_once() {
+  int ranks() const { return communicator_.size(); }
+  bool first() const { return communicator_.rank() == 0; }
+  auto rows() const { return static_cast<std::int64_t>(tokens_.size()); }
+
+  // Of the slowest rank, row by row.
+  Milliseconds run_once() {
     using ringmark::cuda::Buffer;
     const std::int64_t row_bytes = problem_.head_dim * size_of(problem_.dtype);
-    shard_.rows = problem_.tokens;
-    if (shard_.q.empty()) shard_.q = Buffer<std::byte>(problem_.tokens * problem_.heads * row_bytes);
-    shard_.k = Buffer<std::byte>(problem_.tokens * problem_.kv_heads * row_bytes);
-    shard_.v = Buffer<std::byte>(problem_.tokens * problem_.kv_heads * row_bytes);
+    shard_.rows = rows();
+    if (shard_.q.empty()) shard_.q = Buffer<std::byte>(rows() * problem_.heads * row_bytes);
+    shard_.k = Buffer<std::byte>(rows() * problem_.kv_heads * row_bytes);
+    shard_.v = Buffer<std::byte>(rows() * problem_.kv_heads * row_bytes);
     planted_.fill(tokens_, shard_.q.data(), shard_.k.data(), shard_.v.data(), workspace_.stream);
-    const auto chosen = comm::cuda::choose_device_transport(*communicator_, comm::cuda::DeviceTransportChoice::kAuto);
+    runtime::Trace trace;
     runtime::cuda::DevicePrefillOptions engine;
     engine.merge = runtime::Merge::kLandmarks;
+    engine.fetch = options_.fetch;
     engine.path = options_.path;
+    engine.trace = &trace;
     runtime::SilentProgress progress;
-    result_ = runtime::cuda::prefill(*communicator_, *chosen.transport, problem_, policy_, layout_, shard_, nullptr,
+    communicator_.barrier("start of the layer");
+    const auto start = std::chrono::steady_clock::now();
+    result_ = runtime::cuda::prefill(communicator_, *transport_.transport, problem_, policy_, layout_, shard_, nullptr,
                                      engine, workspace_, progress);
-    return result_;
+    Milliseconds ms{};
+    ms[kWall] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    for (std::size_t stage = 0; stage < kStages; ++stage) {
+      ms[stage] = result_.clock.seconds(kRows[stage]) * 1e3;
+      ms[kLayer] += ms[stage];
+    }
+    ms[kChoice] = ms[kScore] + ms[kScore + 1] + ms[kScore + 2];
+    ms[kPlan] = result_.clock.seconds(kRows[kPlan]) * 1e3;
+    ms[kFetch] = runtime::uncovered_us(trace, kFetchLane, "") * 1e-3;
+    ms[kExposed] = runtime::uncovered_us(trace, kFetchLane, kComputeLane) * 1e-3;
+    communicator_.all_reduce_max("the slowest rank", ms);
+    return ms;
   }
 
-  void print_table(const std::vector<std::pair<std::string, std::vector<double>>>& stages,
-                   const std::vector<double>& choices, const std::vector<double>& totals) const {
+  // The result's counts become those of all ranks.
+  void sum_counts() {
+    std::array<std::int64_t, 6> sums = {result_.pairs,  result_.exact_pairs,   result_.union_items,
+                                        result_.chosen, result_.bytes_fetched, result_.bytes_merged};
+    communicator_.all_reduce_sum("add up", sums);
+    std::tie(result_.pairs, result_.exact_pairs, result_.union_items, result_.chosen, result_.bytes_fetched,
+             result_.bytes_merged) = std::tuple_cat(sums);
+  }
+
+  std::uint64_t digest() {
+    using ringmark::cuda::Buffer;
+    std::vector<std::int64_t> ids;
+    for (const TokenId token : tokens_) ids.push_back(token.value());
+    Buffer<std::int64_t> device_ids(rows());
+    Buffer<unsigned long long> sum(1);
+    device_ids.upload(ids.data(), rows(), workspace_.stream);
+    sum.fill_bytes(0, workspace_.stream);
+    kernels::cuda::add_selection_digest(kernels::cuda::LayerShape::of(problem_, policy_, grid_),
+                                        workspace_.selection.data(), device_ids.data(), rows(), sum.data(),
+                                        workspace_.stream);
+    unsigned long long of_rank = 0;
+    sum.download(&of_rank, 1, workspace_.stream);
+    workspace_.stream.wait();
+    std::array<std::int64_t, 1> all = {static_cast<std::int64_t>(of_rank)};
+    communicator_.all_reduce_sum("add up the digest", all);
+    return static_cast<std::uint64_t>(all[0]);
+  }
+
+  // Operations and floors are those of one rank of a balanced layout.
+  void print_table(const std::array<Spread, kRows.size()>& times) const {
     const Work work = count_work(grid_, 0, problem_.tokens);
-    const double d = static_cast<double>(problem_.head_dim), heads = static_cast<double>(problem_.heads);
-    const double rows = static_cast<double>(problem_.tokens), kv_heads = static_cast<double>(problem_.kv_heads);
-    const double kv_bytes = rows * kv_heads * d * 2;
-    const double chosen = static_cast<double>(result_.chosen) * static_cast<double>(problem_.group());
+    const double share = 1.0 / ranks();
+    const double d = static_cast<double>(problem_.head_dim), heads = share * static_cast<double>(problem_.heads);
+    const double kv_bytes =
+        share * static_cast<double>(problem_.tokens) * static_cast<double>(problem_.kv_heads) * d * 2;
+    const double chosen = share * static_cast<double>(result_.chosen) * static_cast<double>(problem_.group());
     struct Floor {
       double flops, bytes;
     };
-    const std::vector<Floor> floors = {{0.0, 4 * kv_bytes},
-                                       {0.0, kv_bytes},
-                                       {4 * d * heads * work.window_keys, 0.0},
-                                       {2 * d * heads * work.eligible_chunks, 0.0},
-                                       {0.0, 0.0},
-                                       {0.0, 0.0},
-                                       {4 * d * 64 * chosen, 0.0}};
+    const std::array<Floor, kStages> floors = {{{0.0, 4 * kv_bytes},
+                                                {0.0, kv_bytes},
+                                                {4 * d * heads * work.window_keys, 0.0},
+                                                {2 * d * heads * work.eligible_chunks, 0.0},
+                                                {0.0, 0.0},
+                                                {0.0, 0.0},
+                                                {4 * d * 64 * chosen, 0.0}}};
     fmt::print(
-        "layer of {} tokens, H={} Hkv={} d={} S=64 W={} K={}, agreement {}, topics {}: {} kernels, {:.3f}% of "
-        "{} choices settled exactly, union ratio {:.2f} at {} queries\n",
-        problem_.tokens, problem_.heads, problem_.kv_heads, problem_.head_dim, policy_.window, policy_.topk,
-        options_.planted.agreement, options_.planted.topics, kernels::cuda::name_of(result_.path),
+        "layer of {} tokens on {} GPU{}, H={} Hkv={} d={} S=64 W={} K={}, agreement {}, topics {}: {} kernels, {:.3f}% "
+        "of {} choices settled exactly, union ratio {:.2f} at {} queries\n",
+        problem_.tokens, ranks(), ranks() == 1 ? "" : "s, each", problem_.heads, problem_.kv_heads, problem_.head_dim,
+        policy_.window, policy_.topk, options_.planted.agreement, options_.planted.topics,
+        kernels::cuda::name_of(result_.path),
         result_.pairs > 0 ? 100.0 * static_cast<double>(result_.exact_pairs) / static_cast<double>(result_.pairs) : 0.0,
         result_.pairs, result_.union_ratio(), result_.union_queries);
     fmt::print("{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "stage", "ms", "min", "max", "TFLOP/s", "floor ms",
                "of floor");
     double floor_total = 0.0;
-    for (std::size_t n = 0; n < stages.size(); ++n) {
-      const Spread ms = spread_of(stages[n].second);
+    for (std::size_t n = 0; n < kStages; ++n) {
       const double floor = std::max(floors[n].flops / kTensorRate, floors[n].bytes / kCopyRate) * 1e3;
       if (n > 0) floor_total += floor;
-      fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.1f}{:>12.3f}{:>11.0f}%\n", stages[n].first, ms.median, ms.low,
-                 ms.high, floors[n].flops / (ms.median * 1e-3) * 1e-12, floor, 100.0 * floor / ms.median);
+      fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.1f}{:>12.3f}{:>11.0f}%\n", kRows[n], times[n].median,
+                 times[n].low, times[n].high, floors[n].flops / (times[n].median * 1e-3) * 1e-12, floor,
+                 100.0 * floor / times[n].median);
     }
-    const Spread choice = spread_of(choices);  // score + settle + exact
-    fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.1f}\n", "scoring+topK", choice.median, choice.low, choice.high,
-               floors[3].flops / (choice.median * 1e-3) * 1e-12);
-    const Spread total = spread_of(totals);
-    fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}{:>12}{:>12.3f}{:>11.0f}%\n", "layer", total.median, total.low,
+    const Spread& choice = times[kChoice];  // score + settle + exact
+    fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.1f}\n", kRows[kChoice], choice.median, choice.low, choice.high,
+               floors[kScore].flops / (choice.median * 1e-3) * 1e-12);
+    const Spread& total = times[kLayer];
+    fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}{:>12}{:>12.3f}{:>11.0f}%\n", kRows[kLayer], total.median, total.low,
                total.high, "", floor_total, 100.0 * floor_total / total.median);
-    if (options_.dense) print_dense(total.median);
+    for (const std::size_t row : {kPlan, kWall}) {
+      fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}\n", kRows[row], times[row].median, times[row].low, times[row].high);
+    }
+    std::fflush(stdout);
+  }
+
+  void print_transfers(const std::array<Spread, kRows.size()>& times) const {
+    const std::int64_t ring = (ranks() - 1) * problem_.tokens * problem_.kv_heads * problem_.head_dim * 2 *
+                              static_cast<std::int64_t>(size_of(problem_.dtype));
+    const double fetched = static_cast<double>(result_.bytes_fetched);
+    for (const std::size_t row : {kFetch, kExposed}) {
+      fmt::print("{:<12}{:>12.3f}{:>12.3f}{:>12.3f}  {:.1f}% of the wall time\n", kRows[row], times[row].median,
+                 times[row].low, times[row].high, 100.0 * times[row].median / times[kWall].median);
+    }
+    fmt::print("fetch       {}\n", result_.fetch.why);
+    fmt::print("bytes       {:.1f} MiB fetched of a ring's {:.1f} MiB ({:.1f}%), {:.1f} MiB of landmarks\n",
+               fetched / (1 << 20), static_cast<double>(ring) / (1 << 20), 100.0 * fetched / static_cast<double>(ring),
+               static_cast<double>(result_.bytes_merged) / (1 << 20));
+    fmt::print("transport   {}\n", transport_.why);
     std::fflush(stdout);
   }
 
@@ -190,32 +232,34 @@ class LayerBench {
   }
 
   void write_selection() {
-    if (options_.selection_file.empty() || written_) return;
+    if (options_.selection_file.empty() || ranks() > 1) return;
     std::vector<std::int32_t> chunks(static_cast<std::size_t>(problem_.tokens * problem_.kv_heads * policy_.topk));
     workspace_.selection.download(chunks.data(), static_cast<std::int64_t>(chunks.size()), workspace_.stream);
     workspace_.stream.wait();
     std::ofstream(options_.selection_file, std::ios::binary)
         .write(reinterpret_cast<const char*>(chunks.data()), static_cast<std::streamsize>(chunks.size() * 4));
-    written_ = true;
   }
 
+  // Collective.
   bool needles_found() const {
     const std::int64_t width = problem_.heads * problem_.head_dim;
     std::vector<float> out(static_cast<std::size_t>(width));
-    std::int64_t found = 0;
-    const auto questions = planted_.questions(tokens_);
-    for (const Question& question : questions) {
+    std::array<std::int64_t, 2> found = {0, 0};  // of so many
+    for (const Question& question : planted_.questions(tokens_)) {
       workspace_.out.download(out.data(), width, workspace_.stream, question.row * width);
       workspace_.stream.wait();
-      found += planted_.recovered(question.needle, out) ? 1 : 0;
+      found[0] += planted_.recovered(question.needle, out) ? 1 : 0;
+      ++found[1];
     }
-    fmt::print("needles     {} of {} found\n\n", found, questions.size());
+    communicator_.all_reduce_sum("add up the needles", found);
+    if (first()) fmt::print("needles     {} of {} found\n\n", found[0], found[1]);
     std::fflush(stdout);
-    return found == static_cast<std::int64_t>(questions.size());
+    return found[0] == found[1] && found[1] > 0;
   }
 
-  const Options& options_;
-  std::unique_ptr<comm::Communicator> communicator_;
+  const LayerOptions& options_;
+  comm::Communicator& communicator_;
+  comm::cuda::ChosenDeviceTransport transport_;
   AttentionProblem problem_;
   AttentionPolicy policy_;
   partition::SequenceGrid grid_;
@@ -225,29 +269,55 @@ class LayerBench {
   runtime::cuda::Workspace workspace_;
   runtime::cuda::DeviceShard shard_;
   runtime::cuda::DevicePrefillResult result_;
-  bool written_ = false;
 };
 
-int run(int argc, char** argv) {
-  Options options = read_options(argc, argv);
-  const auto communicator = comm::make_single_rank();
-  fmt::print("{}\n", comm::cuda::choose_device(*communicator, false).why);
-  bool good = true;
+// Rank 0 by itself while the others wait; its times are rank 0's alone to know.
+LayerTimes run_alone(const LayerOptions& options, std::int64_t tokens, comm::Communicator& ranks) {
+  constexpr std::chrono::minutes kLongest(5);
+  LayerTimes alone;
+  if (ranks.rank() == 0) {
+    LayerOptions local = options;
+    local.transport = comm::cuda::DeviceTransportChoice::kAuto;
+    alone = LayerBench(local, tokens, *comm::make_single_rank()).run();
+  }
+  ranks.barrier("wait for rank 0, which measures one GPU", kLongest);
+  return alone;
+}
+
+// Whether both chose the same.
+bool compare(const LayerTimes& alone, const LayerTimes& all, int ranks) {
+  const bool same = alone.digest == all.digest;
+  fmt::print("{} GPUs      {:.2f} times one (wall), {:.2f} times by the stages; digest {:016x}, {}\n\n", ranks,
+             alone.ms[kWall] / all.ms[kWall], alone.ms[kLayer] / all.ms[kLayer], all.digest,
+             same ? "the same" : fmt::format("but {:016x} on one", alone.digest));
+  std::fflush(stdout);
+  return same;
+}
+
+// Collective; the same on all ranks.
+bool run(LayerOptions options, comm::Communicator& ranks) {
+  const comm::cuda::ChosenDevice device = comm::cuda::choose_device(ranks, options.share);
+  if (ranks.rank() == 0) fmt::print("{}\n", device.why);
+  bool right = true;
   for (const std::int64_t tokens : options.tokens) {
-    good = LayerBench(options, tokens).run() && good;
+    LayerTimes alone;
+    if (options.alone) alone = run_alone(options, tokens, ranks);
+    const LayerTimes all = LayerBench(options, tokens, ranks).run();
+    right = all.right && right;
+    if (options.alone && ranks.rank() == 0) right = compare(alone, all, ranks.size()) && alone.right && right;
     options.selection_file.clear();
   }
-  return good ? 0 : 1;
+  std::array<std::int64_t, 1> wrong = {right ? 0 : 1};
+  ranks.all_reduce_max("collect the verdicts", wrong);
+  return wrong[0] == 0;
 }
 
 }  // namespace
 }  // namespace ringmark::bench
 
 int main(int argc, char** argv) {
-  try {
-    return ringmark::bench::run(argc, argv);
-  } catch (const ringmark::Error& error) {
-    fmt::print(stderr, "layer_bench: {}\n", error.what());
-    return static_cast<int>(error.code());
-  }
+  using namespace ringmark;
+  return bench::run_on_ranks("layer_bench", [&](comm::Communicator& ranks) {
+    return bench::run(bench::read_layer_options(argc, argv), ranks);
+  });
 }

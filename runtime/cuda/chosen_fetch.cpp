@@ -37,6 +37,7 @@ RowNeeds everything(std::int64_t chunks, std::int64_t kv_heads) {
 constexpr std::int64_t kMostGroupRows = 1024;
 constexpr std::int64_t kShortestWave = 8192;                    // rows
 constexpr std::int64_t kMostMarkBytes = std::int64_t{1} << 30;  // of all groups
+constexpr std::int64_t kWavesWithRoom = 8;                      // enough that most of the fetch hides behind attention
 
 // The marks of all groups, [groups][words].
 std::vector<std::uint32_t> mark(const kernels::cuda::LayerShape& shape, std::int64_t rows, std::int64_t group_rows,
@@ -52,6 +53,19 @@ std::vector<std::uint32_t> mark(const kernels::cuda::LayerShape& shape, std::int
   return bits;
 }
 
+// The bits of so many groups at a time become those of one.
+std::vector<std::uint32_t> join_groups(const std::vector<std::uint32_t>& marks, std::size_t words,
+                                       std::size_t together) {
+  const std::size_t groups = marks.size() / words;
+  std::vector<std::uint32_t> joined((groups + together - 1) / together * words, 0);
+  for (std::size_t group = 0; group < groups; ++group) {
+    const std::uint32_t* from = marks.data() + group * words;
+    std::uint32_t* to = joined.data() + group / together * words;
+    for (std::size_t word = 0; word < words; ++word) to[word] |= from[word];
+  }
+  return joined;
+}
+
 // The plan by groups of so many rows; throws when the budget is too small for one of them.
 FetchPlan plan_by_groups(const AttentionProblem& problem, const partition::Layout& layout, RankId rank,
                          const kernels::cuda::LayerShape& shape, std::int64_t rows, std::int64_t group_rows,
@@ -61,7 +75,7 @@ FetchPlan plan_by_groups(const AttentionProblem& problem, const partition::Layou
     list_blocks(Bits(marks).subspan(static_cast<std::size_t>(group) * words, words), problem.kv_heads, blocks);
     return true;
   };
-  return plan_fetch(problem, layout, rank, (rows + group_rows - 1) / group_rows, needs, budget,
+  return plan_fetch(problem, layout, rank, {0, (rows + group_rows - 1) / group_rows}, needs, budget,
                     kShortestWave / group_rows);
 }
 
@@ -72,10 +86,9 @@ ChosenFetch plan_chosen_fetch(const AttentionProblem& problem, const partition::
                               std::int64_t budget, Workspace& workspace) {
   const auto words = static_cast<std::size_t>(NeededBlocks::words_of(shape));
   std::vector<std::uint32_t> marks = mark(shape, rows, kMostGroupRows, workspace);
-  std::vector<std::uint32_t> any_group(words, 0);
-  for (std::size_t n = 0; n < marks.size(); ++n) any_group[n % words] |= marks[n];
+  const std::size_t all_groups = std::max<std::size_t>(1, marks.size() / words);
   std::vector<BlockId> chosen;
-  list_blocks(any_group, problem.kv_heads, chosen);
+  list_blocks(join_groups(marks, words, all_groups), problem.kv_heads, chosen);
   const auto remote = std::count_if(chosen.begin(), chosen.end(),
                                     [&](const BlockId& block) { return layout.owner(block.chunk) != rank; });
   const std::int64_t block_bytes = kernels::BlockShape::of(problem).bytes();
@@ -86,9 +99,16 @@ ChosenFetch plan_chosen_fetch(const AttentionProblem& problem, const partition::
   if (fetch.decision.fetch == Fetch::kStream) {
     // One wave that nothing evicts: it may use the whole budget.
     const std::int64_t groups = (rows + kMostGroupRows - 1) / kMostGroupRows;
-    fetch.plan =
-        plan_fetch(problem, layout, rank, groups, everything(shape.chunk_count, problem.kv_heads), 2 * budget, groups);
+    fetch.plan = plan_fetch(problem, layout, rank, {0, groups}, everything(shape.chunk_count, problem.kv_heads),
+                            2 * budget, groups);
     return fetch;
+  }
+  if (2 * remote * block_bytes <= budget) {
+    // No wave is cut for want of room: needs by wave are as good as by group, and far fewer.
+    const std::int64_t wave = std::max(kShortestWave, (rows + kWavesWithRoom - 1) / kWavesWithRoom);
+    const std::int64_t together = (wave + kMostGroupRows - 1) / kMostGroupRows;
+    marks = join_groups(marks, words, static_cast<std::size_t>(together));
+    fetch.group_rows *= together;
   }
   while (true) {
     try {

@@ -2,19 +2,22 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/attend.h"
-#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/landmarks.h"
+#include "kernels/cuda/row_geometry.h"
 #include "kvstore/block_store.h"
 #include "kvstore/landmark_table.h"
 #include "runtime/cuda/chosen_fetch.h"
 #include "runtime/cuda/landmark_records.h"
+#include "runtime/cuda/own_blocks.h"
 #include "runtime/cuda/own_chunks.h"
 #include "runtime/cuda/selector.h"
 #include "runtime/cuda/timeline.h"
+#include "runtime/cuda/window_fetch.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/meeting.h"
 #include "runtime/row_needs.h"
@@ -86,7 +89,10 @@ class Prefill {
 
   void upload_geometry() {
     const auto span = result_.clock.time("plan");
-    const auto row_geometry = kernels::cuda::row_geometry(grid_, tokens_);
+    const std::int64_t bytes = rows() * static_cast<std::int64_t>(sizeof(kernels::cuda::RowGeometry));
+    const std::span row_geometry(reinterpret_cast<kernels::cuda::RowGeometry*>(workspace_.host_rows.reserve(bytes)),
+                                 tokens_.size());
+    kernels::cuda::fill_row_geometry(grid_, tokens_, row_geometry.data());
     chunk_geometry_ = kernels::cuda::chunk_geometry(grid_, policy_);
     geometry_ = {Workspace::reserve(workspace_.rows, rows()),
                  Workspace::reserve(workspace_.chunks, grid_.chunk_count()), rows()};
@@ -106,10 +112,7 @@ class Prefill {
     blocks_ = transport_.expose(BlockStore::bytes_of(problem_, chunks));
     records_ = transport_.expose(LandmarkTable::bytes_of(shape_.landmark_shape(), chunks));
     own_ = upload_own_chunks(grid_, layout_, rank_, chunk_geometry_, workspace_);
-    if (!pack_blocks()) {
-      path_ = Path::kSimt;
-      pack_blocks();
-    }
+    path_ = pack_own_blocks(communicator_, shape_, path_, own_, shard_, blocks_.data(), workspace_, timeline_);
     result_.path = path_;
     for (std::int64_t slot = 0; slot < chunks; ++slot) {
       for (std::int64_t kv_head = 0; kv_head < problem_.kv_heads; ++kv_head) {
@@ -118,24 +121,6 @@ class Prefill {
       }
     }
     upload_table();
-    workspace_.stream.wait();
-    shard_.k = {};
-    shard_.v = {};
-  }
-
-  // Collective. False when a value of V of some rank is beyond the range of the tensor core kernels.
-  bool pack_blocks() {
-    const auto span = timeline_.time("store");
-    std::int32_t* beyond_fp16 = Workspace::reserve(workspace_.beyond_fp16, 1);
-    workspace_.beyond_fp16.fill_bytes(0, stream());
-    kernels::cuda::pack_blocks(shape_, shard_.k.data(), shard_.v.data(), own_.first_rows, own_.slots, own_.count,
-                               kernels::cuda::block_order(path_), blocks_.data(), beyond_fp16, stream());
-    std::int32_t beyond = 0;
-    workspace_.beyond_fp16.download(&beyond, 1, stream());
-    workspace_.stream.wait();
-    std::array<std::int64_t, 1> anywhere = {beyond};
-    if (!alone()) communicator_.all_reduce_max("agree on the kernels", anywhere);
-    return anywhere[0] == 0;
   }
 
   void upload_table() {
@@ -164,13 +149,12 @@ class Prefill {
     Workspace::reserve(workspace_.lse, rows() * problem_.heads);
     workspace_.out.fill_bytes(0xFF, stream());
     workspace_.lse.fill_bytes(0xFF, stream());
-    FetchPlan plan{{{{0, rows()}, {}}}, 0, 0};
+    WindowFetch fetch{{{{{0, 1}, {}}}, 0, 0}, rows()};
     if (!alone()) {
       const auto span = result_.clock.time("plan");
-      plan =
-          plan_fetch(problem_, layout_, rank_, rows(), window_needs(problem_, grid_, tokens_), options_.fetch_budget);
+      fetch = plan_window_fetch(problem_, grid_, layout_, rank_, tokens_, options_.fetch_budget);
     }
-    in_waves("window", plan, 1, [&](RowRange rows) {
+    in_waves("window", fetch.plan, fetch.group_rows, [&](RowRange rows) {
       kernels::cuda::attend_window(path_, shape_, geometry_, blocks(), shard_.q.data(), rows, workspace_.out.data(),
                                    workspace_.lse.data(), stream());
     });
@@ -183,7 +167,10 @@ class Prefill {
     LandmarkRecords records(transport_, kLandmarkRegion, grid_, layout_, rank_, shape_.landmark_shape(), records_,
                             workspace_);
     if (result_.merge == Merge::kLandmarks) {
-      result_.bytes_merged += records.read(records.all_remote());
+      {
+        const auto copying = fetch_timeline_.time("landmarks");
+        result_.bytes_merged += records.read(records.all_remote());
+      }
       const DeviceSelectorInput input{path_, shape_, geometry_, scoring_queries()};
       const ChoiceCount count = select_with_all_landmarks(input, workspace_, timeline_);
       result_.pairs = count.pairs;
@@ -203,8 +190,8 @@ class Prefill {
     const RowsView queries = policy_.scorer == Scorer::kHils ? host_->retrieval_queries() : host_->queries();
     const SelectorInput input{problem_, policy_, grid_, layout_, tokens_, queries, lse, 1};
     result_.bytes_merged += received_bytes(input, rank_, Merge::kScores);
-    const kernels::Selection selection =
-        merge_scores(communicator_, input, exact_scorer(shape_, grid_, workspace_), progress_);
+    kernels::Selection selection(rows(), problem_.kv_heads, policy_.topk);
+    merge_scores(communicator_, input, exact_scorer(shape_, grid_, workspace_), selection, progress_);
     result_.pairs = result_.exact_pairs = rows() * problem_.kv_heads;
     const auto slots = static_cast<std::int64_t>(selection.chunks.size());
     Workspace::reserve(workspace_.selection, slots);
@@ -274,31 +261,32 @@ class Prefill {
     if (transport_.collective_get() && !alone()) communicator_.all_reduce_max("count waves", rounds);
     ringmark::cuda::Event worked;  // the wave before
     worked.record(stream());
+    const auto start = [&](std::size_t next) {
+      const auto span = result_.clock.time("fetch");
+      worked.hold(transport_.stream());  // its blocks may be overwritten
+      const auto copying = fetch_timeline_.time("fetch");
+      fetcher.start(next);
+    };
     progress_.begin(stage, rows());
     for (std::int64_t round = 0; round < rounds[0]; ++round) {
       const auto wave = static_cast<std::size_t>(round);
       if (!alone()) {
-        const auto span = result_.clock.time("fetch");
-        const auto start = [&](std::size_t next) {
-          worked.hold(transport_.stream());  // its blocks may be overwritten
-          const auto copying = fetch_timeline_.time("fetch");
-          fetcher.start(next);
-        };
         if (wave == 0) start(0);
+        const auto span = result_.clock.time("fetch");
         fetcher.wait();
         upload_table();
-        if (round + 1 < rounds[0]) start(wave + 1);
       }
-      if (wave >= plan.waves.size()) continue;
-      const RowRange groups = plan.waves[wave].rows;
-      const RowRange rows_of_wave{groups.begin * group_rows, std::min(rows(), groups.end * group_rows)};
-      if (rows_of_wave.empty()) continue;
-      {
-        const auto span = timeline_.time(stage);
-        work(rows_of_wave);
+      if (wave < plan.waves.size()) {
+        const RowRange groups = plan.waves[wave].rows;
+        const RowRange rows_of_wave{groups.begin * group_rows, std::min(rows(), groups.end * group_rows)};
+        if (!rows_of_wave.empty()) {
+          const auto span = timeline_.time(stage);
+          work(rows_of_wave);
+        }
+        progress_.advance(rows_of_wave.end);
       }
+      if (round + 1 < rounds[0]) start(wave + 1);  // the GPU has work meanwhile
       worked.record(stream());
-      progress_.advance(rows_of_wave.end);
     }
     if (!alone()) workspace_.stream.wait();  // the fetched blocks are given up
     progress_.end();

@@ -1,11 +1,13 @@
 // Device memory of a prefill. Buffers grow when a layer needs more and stay for the next one, so that a second layer of
-// the same shape allocates nothing. Everything here is in the memory plan (runtime/cuda/memory_plan.h).
+// the same shape allocates nothing. All that the sparse prefill takes is in the memory plan
+// (runtime/cuda/memory_plan.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "core/cuda/buffer.h"
+#include "core/cuda/pinned.h"
 #include "core/cuda/stream.h"
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/score.h"
@@ -33,6 +35,7 @@ struct Workspace {
   Buffer<std::int32_t> selection;  // [rows, Hkv, K]
 
   // Geometry and addresses.
+  ringmark::cuda::PinnedBytes host_rows;  // of `rows`, on their way: fresh memory would cost more than filling it
   Buffer<kernels::cuda::RowGeometry> rows;
   Buffer<kernels::cuda::ChunkGeometry> chunks;
   Buffer<std::int64_t> tokens;
@@ -62,6 +65,10 @@ struct Workspace {
   // Attention.
   Buffer<std::uint32_t> needed_blocks;
   kernels::cuda::UnionPlanner unions;
+
+  // Of the keys that are here, in an exact ring.
+  Buffer<float> partial_out;  // [rows, H, d]
+  Buffer<float> partial_lse;  // [rows, H]
 
   // Makes a buffer hold at least `count`; what it held is lost when it grows.
   template <class T>
