@@ -36,7 +36,7 @@ class Planner {
         wave_blocks_(budget / block_bytes_ / 2),
         capacity_(2 * wave_blocks_) {}
 
-  FetchPlan plan(std::int64_t rows, const RowNeeds& needs) {
+  FetchPlan plan(RowRange rows, const RowNeeds& needs) {
     const std::vector<Wave> waves = cut_waves(rows, needs);
     for (std::size_t w = 0; w < waves.size(); ++w) {
       for (const Key key : waves[w].needs) uses_[key].push_back(w);
@@ -51,20 +51,20 @@ class Planner {
   BlockId block_of(Key key) const { return {ChunkId(key / problem_.kv_heads), key % problem_.kv_heads}; }
 
   // Rows in order; a wave ends before the row that would make it need more than half the arena.
-  std::vector<Wave> cut_waves(std::int64_t rows, const RowNeeds& needs) const {
-    const std::int64_t rows_at_most = std::max(shortest_, (rows + kWavesWanted - 1) / kWavesWanted);
+  std::vector<Wave> cut_waves(RowRange rows, const RowNeeds& needs) const {
+    const std::int64_t rows_at_most = std::max(shortest_, (rows.size() + kWavesWanted - 1) / kWavesWanted);
     std::vector<Wave> waves;
     std::unordered_set<Key> wave;
     std::vector<BlockId> listed;
     std::vector<Key> remote;  // of the current row
-    std::int64_t begin = 0;
+    std::int64_t begin = rows.begin;
     const auto close = [&](std::int64_t end) {
       waves.push_back({{begin, end}, {wave.begin(), wave.end()}});
       std::sort(waves.back().needs.begin(), waves.back().needs.end());
       wave.clear();
       begin = end;
     };
-    for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       listed.clear();
       if (needs(row, listed)) remote = remote_of(listed);
       check_fits(remote, row);
@@ -72,7 +72,7 @@ class Planner {
       if (static_cast<std::int64_t>(wave.size()) + fresh > wave_blocks_ || row - begin == rows_at_most) close(row);
       wave.insert(remote.begin(), remote.end());
     }
-    if (rows > begin) close(rows);
+    if (rows.end > begin) close(rows.end);
     return waves;
   }
 
@@ -190,7 +190,7 @@ class Planner {
 
 }  // namespace
 
-FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, std::int64_t rows,
+FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, RowRange rows,
                      const RowNeeds& needs, std::int64_t budget, std::int64_t shortest) {
   return Planner(problem, layout, rank, budget, shortest).plan(rows, needs);
 }

@@ -38,20 +38,20 @@ struct FetchWave {
 };
 
 struct FetchPlan {
-  std::vector<FetchWave> waves;  // cover all rows, ascending
+  std::vector<FetchWave> waves;  // cover the rows, ascending
   std::int64_t slots = 0;        // arena size in blocks
   std::int64_t blocks = 0;       // blocks read in all waves
 };
 
 // Appends the blocks that a row needs, in any order, duplicates and own blocks allowed. Returns false when they are
-// those of the row before, which saves the planner the work.
+// those of the row that was asked about before, which saves the planner the work.
 using RowNeeds = std::function<bool(std::int64_t row, std::vector<BlockId>& needs)>;
 
-// rows     rows of this rank; or groups of rows, when the needs are known by group
+// rows     some rows of this rank; or groups of rows, when the needs are known by group
 // budget   bytes of the arena; two consecutive waves must fit
 // shortest a wave is not cut shorter than this, unless the arena demands it
 // Throws Error(kBadInput) naming fetch-mib when one row alone needs more than half the budget.
-FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, std::int64_t rows,
+FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, RowRange rows,
                      const RowNeeds& needs, std::int64_t budget, std::int64_t shortest = 1024);
 
 }  // namespace ringmark::runtime

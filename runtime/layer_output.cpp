@@ -1,5 +1,6 @@
 #include "runtime/layer_output.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/shared_output.h"
@@ -9,9 +10,7 @@ namespace {
 
 SharedFile describe(const OutputFile& file, const AttentionProblem& problem, const AttentionPolicy& policy) {
   SharedFile shared{file.path, result_tensors(problem, problem.tokens), policy_metadata(problem, policy)};
-  if (file.with_chunks && policy.selects()) {
-    shared.tensors.push_back({"topk_chunks", "I32", {problem.tokens, problem.kv_heads, policy.topk}});
-  }
+  if (file.with_chunks && policy.selects()) shared.tensors.push_back(chunks_tensor(problem, policy));
   return shared;
 }
 
@@ -29,20 +28,33 @@ std::map<std::string, std::string> policy_metadata(const AttentionProblem& probl
           {"scorer", std::string(name_of(policy.scorer))}};
 }
 
+kvstore::TensorToWrite chunks_tensor(const AttentionProblem& problem, const AttentionPolicy& policy) {
+  return {kChunksTensor, "I32", {problem.tokens, problem.kv_heads, policy.topk}};
+}
+
+std::vector<RowRange> rows_of_file(const partition::Layout& layout, RankId rank, std::int64_t rows) {
+  std::vector<RowRange> runs;
+  for (const Range<TokenId>& run : layout.token_runs(rank)) {
+    const std::int64_t begin = run.begin.value();
+    const std::int64_t end = std::min(run.end.value(), begin + rows);
+    if (end > begin) runs.push_back({begin, end});
+    rows -= end - begin;
+  }
+  return runs;
+}
+
 void check_output(const OutputFile& file, const AttentionProblem& problem, const AttentionPolicy& policy) {
   check_shared_file(describe(file, problem, policy));
 }
 
 void write_output(comm::Communicator& communicator, const OutputFile& file, const AttentionProblem& problem,
                   const AttentionPolicy& policy, const partition::Layout& layout, const PrefillResult& result) {
-  std::vector<RowRange> runs;
-  for (const Range<TokenId>& run : layout.token_runs(RankId(communicator.rank()))) {
-    runs.push_back({run.begin.value(), run.end.value()});
-  }
+  const RankId rank(communicator.rank());
+  const std::vector<RowRange> runs = rows_of_file(layout, rank, layout.token_count(rank));
   std::vector<OwnRows> rows = {{"o", runs, std::as_bytes(std::span(result.out))},
                                {"lse", runs, std::as_bytes(std::span(result.lse))}};
   if (file.with_chunks && policy.selects()) {
-    rows.push_back({"topk_chunks", runs, std::as_bytes(std::span(result.selection.chunks))});
+    rows.push_back({kChunksTensor, runs, std::as_bytes(std::span(result.selection.chunks))});
   }
   write_shared_file(communicator, describe(file, problem, policy), rows);
 }

@@ -24,6 +24,12 @@ struct OutputFile {
 std::vector<kvstore::TensorToWrite> result_tensors(const AttentionProblem& problem, std::int64_t rows);
 std::map<std::string, std::string> policy_metadata(const AttentionProblem& problem, const AttentionPolicy& policy);
 
+// The chosen chunks of all tokens.
+inline constexpr const char* kChunksTensor = "topk_chunks";
+kvstore::TensorToWrite chunks_tensor(const AttentionProblem& problem, const AttentionPolicy& policy);
+// Where the first `rows` rows of a rank stand in a file of all tokens, in their order.
+std::vector<RowRange> rows_of_file(const partition::Layout& layout, RankId rank, std::int64_t rows);
+
 // Throws Error when the file could not be written as things stand: folder, permissions, space. Leaves nothing behind.
 void check_output(const OutputFile& file, const AttentionProblem& problem, const AttentionPolicy& policy);
 

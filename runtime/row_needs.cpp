@@ -28,16 +28,26 @@ RowNeeds window_needs(const AttentionProblem& problem, const SequenceGrid& grid,
   };
 }
 
-RowNeeds chosen_needs(const Selection& selection) {
-  return [&selection](std::int64_t row, std::vector<BlockId>& needs) {
+RowNeeds chosen_needs(const Selection& selection, std::int64_t first) {
+  return [&selection, first](std::int64_t row, std::vector<BlockId>& needs) {
     const auto slots = static_cast<std::size_t>(selection.kv_heads * selection.topk);
     const std::int32_t* all = selection.chunks.data() + row * static_cast<std::int64_t>(slots);
-    if (row > 0 && std::equal(all, all + slots, all - slots)) return false;
+    if (row > first && std::equal(all, all + slots, all - slots)) return false;
     for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
       for (const std::int32_t chunk : selection.chosen(row, kv_head)) needs.push_back({ChunkId(chunk), kv_head});
     }
     return true;
   };
+}
+
+std::int64_t most_chunks_of_a_row(const AttentionProblem& problem, const AttentionPolicy& policy,
+                                  const SequenceGrid& grid) {
+  std::int64_t longest = 0;
+  for (const partition::Document& document : grid.documents()) longest = std::max(longest, document.chunks.size());
+  const std::int64_t window = policy.window > 0 ? (policy.window - 1) / problem.chunk_size + 1 : 0;
+  const std::int64_t sinks = (policy.sinks + problem.chunk_size - 1) / problem.chunk_size;
+  const std::int64_t chosen = policy.selects() ? policy.topk : 0;
+  return std::min(longest, std::max(window + sinks, chosen));
 }
 
 std::vector<ChunkId> chosen_in(const Selection& selection, RowRange rows) {

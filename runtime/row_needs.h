@@ -15,8 +15,12 @@ namespace ringmark::runtime {
 RowNeeds window_needs(const AttentionProblem& problem, const partition::SequenceGrid& grid,
                       const std::vector<TokenId>& tokens);
 
-// The chosen blocks of every row. The selection outlives the result.
-RowNeeds chosen_needs(const kernels::Selection& selection);
+// The chosen blocks of every row from `first` on. The selection outlives the result.
+RowNeeds chosen_needs(const kernels::Selection& selection, std::int64_t first);
+
+// Chunks besides its own that a row may read at once: those of its window and sinks, or those that it chose.
+std::int64_t most_chunks_of_a_row(const AttentionProblem& problem, const AttentionPolicy& policy,
+                                  const partition::SequenceGrid& grid);
 
 // The chunks that a range of rows chose, ascending, each once.
 std::vector<ChunkId> chosen_in(const kernels::Selection& selection, RowRange rows);

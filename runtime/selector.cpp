@@ -1,6 +1,7 @@
 #include "runtime/selector.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "kernels/score_chunks.h"
@@ -14,10 +15,13 @@ using kernels::LogSum;
 using kernels::PackedLandmarks;
 using kernels::Selection;
 
-// Rows scored at a time: bounds the candidate lists that exist at once.
-constexpr std::int64_t kTileRows = 4096;
-// Rows of one rank that visit the others at a time under `scores`.
+// Rows of one rank that visit the others at a time under `scores`, at most: bounds the candidate lists that exist at
+// once, as the rows of a tile do under `landmarks`.
 constexpr std::int64_t kVisitingRows = 1024;
+
+std::int64_t rows_to_do(const SelectorInput& input) {
+  return static_cast<std::int64_t>(input.tokens.size()) - input.first_row;
+}
 
 std::span<const float> lse_of(const SelectorInput& input, RowRange rows) {
   const std::int64_t heads = input.problem.heads;
@@ -30,17 +34,20 @@ CandidateLists score(const SelectorInput& input, const RowsView& queries, std::s
   return kernels::score_chunks(input.problem, input.policy, input.grid, queries, tokens, landmarks, input.threads);
 }
 
-void select_with_all_landmarks(const SelectorInput& input, const PackedLandmarks& landmarks, Selection& selection,
-                               ProgressSink& progress) {
+std::int64_t select_with_all_landmarks(const SelectorInput& input, const PackedLandmarks& landmarks,
+                                       Selection& selection, ProgressSink& progress) {
   const auto rows = static_cast<std::int64_t>(input.tokens.size());
-  for (std::int64_t begin = 0; begin < rows; begin += kTileRows) {
-    const RowRange tile{begin, std::min(rows, begin + kTileRows)};
+  std::int64_t begin = input.first_row;
+  while (begin < rows && !input.stop()) {
+    const RowRange tile{begin, std::min(rows, begin + input.tile_rows)};
     const CandidateLists lists =
         score(input, input.queries.slice(tile.begin, tile.end),
               input.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(tile.size())), landmarks);
     kernels::select_chunks({&lists, 1}, lse_of(input, tile), tile.begin, selection, input.threads);
-    progress.advance(tile.end);
+    begin = tile.end;
+    progress.advance(begin - input.first_row);
   }
+  return begin;
 }
 
 // One round of the `scores` merge: which rows of each rank visit, back to back in rank order.
@@ -54,29 +61,50 @@ struct Visit {
 class ScoresMerge {
  public:
   ScoresMerge(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score)
-      : communicator_(communicator), input_(input), score_(score) {
+      : communicator_(communicator),
+        input_(input),
+        score_(score),
+        visiting_rows_(std::min(kVisitingRows, input.tile_rows)),
+        next_(communicator.gather_sizes("share what has chosen", input.first_row)) {
     for (int rank = 0; rank < communicator.size(); ++rank) {
       tokens_of_.push_back(input.layout.tokens_of(RankId(rank)));
-      rows_at_most_ = std::max(rows_at_most_, static_cast<std::int64_t>(tokens_of_.back().size()));
     }
   }
 
-  void run(Selection& selection, ProgressSink& progress) {
-    for (std::int64_t begin = 0; begin < rows_at_most_; begin += kVisitingRows) {
-      const Visit visit = gather_queries(begin);
+  std::int64_t run(Selection& selection, ProgressSink& progress) {
+    while (rows_are_left() && !stop_anywhere()) {
+      const Visit visit = gather_queries();
       const RowRange mine = visit.rows[static_cast<std::size_t>(communicator_.rank())];
       const std::vector<CandidateLists> parts = exchange_lists(visit);
       kernels::select_chunks(parts, lse_of(input_, mine), mine.begin, selection, input_.threads);
-      progress.advance(mine.end);
+      for (std::size_t rank = 0; rank < next_.size(); ++rank) next_[rank] = visit.rows[rank].end;
+      progress.advance(mine.end - input_.first_row);
     }
+    return next_[static_cast<std::size_t>(communicator_.rank())];
   }
 
  private:
-  Visit gather_queries(std::int64_t begin) const {
+  std::int64_t rows_of(std::size_t rank) const { return static_cast<std::int64_t>(tokens_of_[rank].size()); }
+
+  bool rows_are_left() const {
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      if (next_[rank] < rows_of(rank)) return true;
+    }
+    return false;
+  }
+
+  // All ranks take part in every round, so they end after the same one.
+  bool stop_anywhere() const {
+    std::array<std::int64_t, 1> asked = {input_.stop() ? 1 : 0};
+    communicator_.all_reduce_max("agree to go on", asked);
+    return asked[0] != 0;
+  }
+
+  Visit gather_queries() const {
     Visit visit;
-    for (const auto& tokens : tokens_of_) {
-      const auto rows = static_cast<std::int64_t>(tokens.size());
-      const RowRange range{std::min(begin, rows), std::min(begin + kVisitingRows, rows)};
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      const std::vector<TokenId>& tokens = tokens_of_[rank];
+      const RowRange range{next_[rank], std::min(next_[rank] + visiting_rows_, rows_of(rank))};
       visit.rows.push_back(range);
       visit.first.push_back(static_cast<std::int64_t>(visit.tokens.size()));
       visit.tokens.insert(visit.tokens.end(), tokens.begin() + range.begin, tokens.begin() + range.end);
@@ -127,8 +155,9 @@ class ScoresMerge {
   comm::Communicator& communicator_;
   const SelectorInput& input_;
   const ScoreRows& score_;
+  std::int64_t visiting_rows_;
+  std::vector<std::int64_t> next_;  // by rank, the first row that has not chosen
   std::vector<std::vector<TokenId>> tokens_of_;
-  std::int64_t rows_at_most_ = 0;
 };
 
 // The other ranks' queries visit this rank; its own queries' lists come back from every other rank.
@@ -138,7 +167,7 @@ std::int64_t score_bytes(const AttentionProblem& problem, const AttentionPolicy&
   const std::int64_t query_bytes = problem.head_dim * size_of(problem.dtype);
   const std::int64_t list_bytes =
       policy.topk * static_cast<std::int64_t>(sizeof(Candidate)) + static_cast<std::int64_t>(sizeof(LogSum));
-  return problem.heads * ((problem.tokens - own) * query_bytes + own * (layout.ranks() - 1) * list_bytes);
+  return problem.heads * ((layout.token_count() - own) * query_bytes + own * (layout.ranks() - 1) * list_bytes);
 }
 
 }  // namespace
@@ -172,34 +201,31 @@ Merge choose_merge(Merge asked, const MergeCost& cost, std::int64_t table_budget
   return fits && cost.landmark_bytes <= cost.score_bytes ? Merge::kLandmarks : Merge::kScores;
 }
 
-Selection merge_scores(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score,
-                       ProgressSink& progress) {
-  const auto rows = static_cast<std::int64_t>(input.tokens.size());
-  Selection selection(rows, input.problem.kv_heads, input.policy.topk);
-  progress.begin("select", rows);
-  ScoresMerge(communicator, input, score).run(selection, progress);
+std::int64_t merge_scores(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score,
+                          Selection& selection, ProgressSink& progress) {
+  progress.begin("select", rows_to_do(input));
+  const std::int64_t end = ScoresMerge(communicator, input, score).run(selection, progress);
   progress.end();
-  return selection;
+  return end;
 }
 
-Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input, kvstore::LandmarkTable& landmarks,
-                        Merge merge, ProgressSink& progress) {
+std::int64_t select_chunks(comm::Communicator& communicator, const SelectorInput& input,
+                           kvstore::LandmarkTable& landmarks, Merge merge, Selection& selection,
+                           ProgressSink& progress) {
   require(merge != Merge::kAuto, "the merge strategy has been chosen");
-  const auto rows = static_cast<std::int64_t>(input.tokens.size());
-  if (!input.policy.selects()) return Selection(rows, input.problem.kv_heads, 0);
+  require(input.policy.selects(), "the policy selects");
   if (merge == Merge::kScores) {
     const PackedLandmarks own = landmarks.pack();
     return merge_scores(
         communicator, input,
         [&](const RowsView& queries, std::span<const TokenId> tokens) { return score(input, queries, tokens, own); },
-        progress);
+        selection, progress);
   }
-  Selection selection(rows, input.problem.kv_heads, input.policy.topk);
-  progress.begin("select", rows);
+  progress.begin("select", rows_to_do(input));
   landmarks.gather(communicator);
-  select_with_all_landmarks(input, landmarks.pack(), selection, progress);
+  const std::int64_t end = select_with_all_landmarks(input, landmarks.pack(), selection, progress);
   progress.end();
-  return selection;
+  return end;
 }
 
 }  // namespace ringmark::runtime

@@ -39,22 +39,28 @@ struct SelectorInput {
   const partition::Layout& layout;
   std::span<const TokenId> tokens;    // [rows] of this rank
   RowsView queries;                   // [rows, H, d] the queries that score (retrieval queries for hils)
-  std::span<const float> lse_window;  // [rows, H]
+  std::span<const float> lse_window;  // [rows, H]; looked at from `first_row` on
   int threads = 1;
+  std::int64_t first_row = 0;     // rows before it have chosen
+  std::int64_t tile_rows = 4096;  // rows between two looks at `stop`, at most
+  std::function<bool()> stop = [] { return false; };
 };
 
-// Bytes that this rank receives in select_chunks.
+// Bytes that this rank receives when all rows of all ranks choose.
 std::int64_t received_bytes(const SelectorInput& input, RankId rank, Merge merge);
 
 // Candidate lists of any rows against the landmarks of this rank: [rows, H, d] queries and their tokens.
 using ScoreRows = std::function<kernels::CandidateLists(const RowsView& queries, std::span<const TokenId> tokens)>;
 
-// Collective: the `scores` merge with a scorer of the caller's.
-kernels::Selection merge_scores(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score,
-                                ProgressSink& progress);
+// Collective: the `scores` merge with a scorer of the caller's. Ends early, on all ranks after the same round, when one
+// is told to stop. Returns the end of the rows that have chosen.
+std::int64_t merge_scores(comm::Communicator& communicator, const SelectorInput& input, const ScoreRows& score,
+                          kernels::Selection& selection, ProgressSink& progress);
 
-// Collective. Throws Error(kPeer) when a peer misses a deadline.
-kernels::Selection select_chunks(comm::Communicator& communicator, const SelectorInput& input,
-                                 kvstore::LandmarkTable& landmarks, Merge merge, ProgressSink& progress);
+// Collective; under `landmarks` a rank that is told to stop ends on its own. `selection` has room for all rows. Returns
+// the end of the rows that have chosen. Throws Error(kPeer) when a peer misses a deadline.
+std::int64_t select_chunks(comm::Communicator& communicator, const SelectorInput& input,
+                           kvstore::LandmarkTable& landmarks, Merge merge, kernels::Selection& selection,
+                           ProgressSink& progress);
 
 }  // namespace ringmark::runtime

@@ -47,7 +47,7 @@ TEST(FetchPlan, drops_own_blocks_dedups_and_coalesces) {
   const Setting s(8, 1, 2);
   const std::vector<std::vector<BlockId>> rows = {
       {{ChunkId(5), 0}, {ChunkId(1), 0}}, {{ChunkId(4), 0}, {ChunkId(5), 0}}, {{ChunkId(7), 0}}};
-  const FetchPlan plan = plan_fetch(s.problem, s.layout, RankId(0), 3, listed(rows), 100 * s.block_bytes());
+  const FetchPlan plan = plan_fetch(s.problem, s.layout, RankId(0), {0, 3}, listed(rows), 100 * s.block_bytes());
   ASSERT_EQ(plan.waves.size(), 1u);
   EXPECT_EQ(plan.blocks, 3);
   ASSERT_EQ(plan.waves[0].runs.size(), 2u);
@@ -60,7 +60,7 @@ TEST(FetchPlan, drops_own_blocks_dedups_and_coalesces) {
 TEST(FetchPlan, one_rank_fetches_nothing) {
   const Setting s(8, 2, 1);
   const std::vector<std::vector<BlockId>> rows = {{{ChunkId(5), 0}, {ChunkId(1), 1}}};
-  const FetchPlan plan = plan_fetch(s.problem, s.layout, RankId(0), 1, listed(rows), 0);
+  const FetchPlan plan = plan_fetch(s.problem, s.layout, RankId(0), {0, 1}, listed(rows), 0);
   EXPECT_EQ(plan.blocks, 0);
   EXPECT_EQ(plan.slots, 0);
 }
@@ -69,7 +69,7 @@ TEST(FetchPlan, names_the_budget_when_a_row_does_not_fit) {
   const Setting s(8, 1, 2);
   const std::vector<std::vector<BlockId>> rows = {{{ChunkId(4), 0}, {ChunkId(5), 0}, {ChunkId(6), 0}}};
   try {
-    plan_fetch(s.problem, s.layout, RankId(0), 1, listed(rows), 5 * s.block_bytes());
+    plan_fetch(s.problem, s.layout, RankId(0), {0, 1}, listed(rows), 5 * s.block_bytes());
     FAIL() << "a plan over budget was made";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadInput);
@@ -128,7 +128,7 @@ TEST(FetchPlan, random_plans_replay) {
     }
     const std::int64_t budget = static_cast<std::int64_t>(2 * at_most + random() % 40) * s.block_bytes();
     const FetchPlan plan =
-        plan_fetch(s.problem, s.layout, rank, static_cast<std::int64_t>(rows.size()), listed(rows), budget);
+        plan_fetch(s.problem, s.layout, rank, {0, static_cast<std::int64_t>(rows.size())}, listed(rows), budget);
     replay(s, plan, rows, rank, budget);
     if (HasFatalFailure()) return;
   }
@@ -145,7 +145,7 @@ TEST(FetchPlan, reads_a_block_once_when_it_fits) {
     row.push_back({ChunkId(chunk), 0});
     if (s.layout.owner(ChunkId(chunk)) != RankId(2)) distinct.insert(chunk);
   }
-  const FetchPlan plan = plan_fetch(s.problem, s.layout, RankId(2), 5000, listed(rows), 200 * s.block_bytes());
+  const FetchPlan plan = plan_fetch(s.problem, s.layout, RankId(2), {0, 5000}, listed(rows), 200 * s.block_bytes());
   EXPECT_GT(plan.waves.size(), 3u);
   EXPECT_EQ(plan.blocks, static_cast<std::int64_t>(distinct.size()));
 }
