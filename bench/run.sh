@@ -2,17 +2,23 @@
 # usage: run.sh BUILD   all CPU benchmarks, tables last.
 set -euo pipefail
 build=$1
+echo "load of the host over 1, 5 and 15 minutes: $(cut -d ' ' -f 1-3 /proc/loadavg)"
 "$build/bench/score_bench"
 echo
 "$build/bench/attend_bench"
 echo
 "$build/bench/prefill_bench" 1
 echo
+echo "blocks encoded and decoded by one thread, by the layer's element type and the format that is kept"
+"$build/bench/codec_bench"
+echo
 echo "one block from another rank: p50 and p99 of the time, and the rate of 16 blocks at once"
 "$build/bench/transport_bench"
 mpirun --oversubscribe -n 2 "$build/bench/transport_bench" < /dev/null
 echo
 mpirun --oversubscribe -n 4 "$build/bench/decode_bench" < /dev/null
+echo
+mpirun --oversubscribe -n 4 "$build/bench/dense_bench" < /dev/null
 echo
 echo "bytes fetched on 4 ranks, 131072 planted tokens, by the number of directions that queries return to"
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT

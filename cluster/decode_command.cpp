@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "cluster/decode_backend.h"
 #include "cluster/decode_options.h"
 #include "cluster/decode_report.h"
 #include "cluster/host.h"
@@ -17,10 +18,8 @@
 #include "cluster/progress.h"
 #include "cluster/stage_seconds.h"
 #include "cluster/text_file.h"
-#include "kernels/cpu/isa.h"
 #include "kvstore/snapshot.h"
 #include "runtime/agreement.h"
-#include "runtime/decode.h"
 #include "runtime/decode_output.h"
 #include "runtime/kept_layer.h"
 #include "runtime/memory_plan.h"
@@ -48,7 +47,7 @@ class DecodeCommand {
     decode();
     keep();
     report();
-    transport_.transport->retire();
+    backend_->retire();
     if (stopped_) requeue();
   }
 
@@ -65,9 +64,12 @@ class DecodeCommand {
       shape_.format = options_.kv_format.value_or(kept.format);
       output_ = std::make_unique<runtime::DecodeOutput>(options_.output, shape_.problem, shape_.policy, *steps_);
     });
+    runtime::agree(ranks_, "choose the backend", [&] {
+      backend_ = options_.backend == kernels::Backend::kCuda ? make_gpu_decode(ranks_, options_)
+                                                             : make_host_decode(ranks_, options_, threads_);
+    });
     runtime::agree(ranks_, "plan memory", [&] {
-      const std::int64_t usual_limit = available_memory() / ranks_.host_ranks();
-      runtime::check_memory(plan_memory(), options_.memory_bytes().value_or(usual_limit), rank_);
+      check_memory();
       if (rank_ != RankId(0)) return;
       if (!options_.output.empty()) output_->check();
       if (options_.save) {
@@ -75,11 +77,6 @@ class DecodeCommand {
                                        kvstore::snapshot_bytes(shape_.problem, shape_.policy, shape_.format));
       }
     });
-  }
-
-  std::optional<comm::SpillPolicy> spill() const {
-    if (!options_.kv_budget_mib) return std::nullopt;
-    return comm::SpillPolicy{*options_.kv_budget_mib << 20, options_.spill_dir};
   }
 
   std::int64_t row_bytes() const {
@@ -92,43 +89,25 @@ class DecodeCommand {
     return std::max<std::int64_t>(1, kReadAtOnce / (row_bytes() * options_.rows)) * options_.rows;
   }
 
-  runtime::MemoryPlan plan_memory() const {
-    const std::int64_t exposed = runtime::KeptLayer::exposed_bytes(shape_, ranks_.size());
-    const auto budget = spill();
+  // What the backend keeps is where it computes; the input and the results pass through host memory.
+  void check_memory() const {
     const std::int64_t output = options_.output.empty() ? 0 : output_->bytes() / ranks_.size();
     const std::int64_t rows = std::min(rows_read_at_once(), steps_->rows());
-    return {{{"kept blocks", budget ? std::min(exposed, budget->memory_bytes) : exposed},
-             {"block cache", options_.cache_mib.value_or(kUsualCacheMib) << 20},
-             {"rows of the input", rows * row_bytes()},
-             {"results", output}}};
+    const std::vector<runtime::MemoryItem> passing = {{"rows of the input", rows * row_bytes()}, {"results", output}};
+    runtime::MemoryPlan plan = backend_->plan(shape_);
+    if (options_.backend == kernels::Backend::kCpu) {
+      plan.items.insert(plan.items.end(), passing.begin(), passing.end());
+    } else {
+      runtime::check_memory({passing}, available_memory() / ranks_.host_ranks(), rank_);
+    }
+    runtime::check_memory(plan, options_.memory_bytes().value_or(backend_->memory_limit()), rank_);
   }
 
   void load() {
     const auto span = clock_.time("load");
-    runtime::agree(ranks_, "choose the transport", [&] {
-      transport_ = comm::choose_transport(ranks_, options_.transport,
-                                          runtime::KeptLayer::exposed_bytes(shape_, ranks_.size()), spill());
-    });
-    runtime::agree(ranks_, "make room for the layer", [&] {
-      layer_ = std::make_unique<runtime::KeptLayer>(ranks_, *transport_.transport, shape_, threads_);
-    });
-    runtime::agree(ranks_, "check the cache", [&] { engine_.cache_bytes = cache_bytes(); });
-    layer_->load(*snapshot_);
-    engine_.exchange = options_.exchange;
-    engine_.threads = threads_;
-    decoder_ = std::make_unique<runtime::Decoder>(ranks_, *transport_.transport, *layer_, engine_);
+    backend_->open(shape_);
+    backend_->engine().load(*snapshot_);
     if (!options_.output.empty()) output_->resume(ranks_);
-  }
-
-  std::int64_t cache_bytes() const {
-    const std::int64_t least = runtime::Decoder::least_cache_bytes(*layer_, ranks_.size());
-    if (!options_.cache_mib) return std::max(least, kUsualCacheMib << 20);
-    const std::int64_t bytes = *options_.cache_mib << 20;
-    if (bytes < least) {
-      fail_bad_input(fmt::format("cache-mib = {} is below the {} MiB that one row may need at once",
-                                 *options_.cache_mib, (least + (1 << 20) - 1) >> 20));
-    }
-    return bytes;
   }
 
   void decode() {
@@ -149,14 +128,12 @@ class DecodeCommand {
 
   void decode_rows(RowRange rows, const runtime::LayerShard& read, Progress& progress) {
     const auto span = clock_.time("decode");
-    const std::span<const std::int64_t> sequences = steps_->sequences();
-    const runtime::NewTokens all{
-        sequences.subspan(static_cast<std::size_t>(rows.begin), static_cast<std::size_t>(rows.size())), read.queries(),
-        read.retrieval_queries(), read.keys(), read.values()};
+    const runtime::NewTokens all = steps_->new_tokens(rows, read);
     while (next_row_ < rows.end && !stopped_) {
       const std::int64_t end = std::min(rows.end, next_row_ + options_.rows);
       const runtime::DecodeStep step =
-          decoder_->step(all.slice(next_row_ - rows.begin, end - rows.begin), termination_.asked());
+          backend_->engine().step(all.slice(next_row_ - rows.begin, end - rows.begin), termination_.asked());
+      ++steps_done_;
       digest_ += kernels::selection_digest(step.selection, step.tokens);
       traffic_ += step.traffic;
       if (!options_.output.empty()) output_->add(next_row_, step);
@@ -174,7 +151,7 @@ class DecodeCommand {
     const bool grown = next_row_ > steps_->first_new();
     if (!stopped_ && !(options_.save && grown)) return;
     runtime::agree(ranks_, "write the snapshot",
-                   [&] { saved_ = kvstore::write_snapshot(ranks_, options_.snapshot, layer_->contents()); });
+                   [&] { saved_ = kvstore::write_snapshot(ranks_, options_.snapshot, backend_->engine().contents()); });
   }
 
   void report() {
@@ -189,28 +166,25 @@ class DecodeCommand {
   // Collective.
   DecodeReport make_report() {
     DecodeReport report;
-    const kvstore::SnapshotContents kept = layer_->contents();
-    report.problem = kept.problem;
-    report.policy = kept.policy;
-    report.format = kept.format;
+    const runtime::KeptSequences& sequences = backend_->engine().sequences();
+    report.problem = sequences.kept_problem(shape_.problem);
+    report.policy = shape_.policy;
+    report.format = shape_.format;
     report.snapshot = options_.snapshot;
     report.generation_opened = snapshot_->manifest().generation;
     report.generation_saved = saved_;
-    report.sequences = layer_->sequences();
+    report.sequences = sequences.count();
     report.rows_of_file = steps_->rows();
     report.rows_skipped = steps_->first_new();
     report.rows_decoded = next_row_ - steps_->first_new();
-    report.steps = decoder_->steps_done();
+    report.steps = steps_done_;
     report.ranks = ranks_.size();
     report.threads = threads_;
-    report.instruction_set = name_of(kernels::cpu::active_isa());
-    report.transport = transport_.transport->name();
-    report.transport_reason = transport_.why;
-    report.exchange = name_of(options_.exchange);
-    report.costs = decoder_->costs();
+    report.backend = name_of(options_.backend);
+    report.of_backend = backend_->report();
     report.selection_digest = digest_;
     const std::array<std::string, 7> stages = {"load", "read", "append", "window", "select", "attend", "write"};
-    report.seconds = slowest(ranks_, stages, std::array{&std::as_const(clock_), &decoder_->clock()});
+    report.seconds = slowest(ranks_, stages, std::array{&std::as_const(clock_), &backend_->engine().clock()});
     std::array<double, 1> seconds = {clock_.seconds("decode")};
     ranks_.all_reduce_max("report", seconds);
     report.decode_seconds = seconds[0];
@@ -240,8 +214,6 @@ class DecodeCommand {
                                            next_row_, steps_->rows(), *saved_, options_.snapshot, how));
   }
 
-  static constexpr std::int64_t kUsualCacheMib = 64;
-
   const DecodeOptions& options_;
   comm::Communicator& ranks_;
   Termination& termination_;
@@ -251,10 +223,8 @@ class DecodeCommand {
   std::unique_ptr<runtime::StepsFile> steps_;
   runtime::KeptShape shape_;
   std::unique_ptr<runtime::DecodeOutput> output_;
-  comm::ChosenTransport transport_;
-  std::unique_ptr<runtime::KeptLayer> layer_;
-  runtime::DecodeOptions engine_;
-  std::unique_ptr<runtime::Decoder> decoder_;
+  std::unique_ptr<DecodeBackend> backend_;
+  std::int64_t steps_done_ = 0;
   runtime::StageClock clock_;
   std::int64_t next_row_ = 0;  // of the input
   bool stopped_ = false;       // on request, with rows left

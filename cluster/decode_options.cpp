@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <filesystem>
 #include <sstream>
 #include <string_view>
 
@@ -21,17 +20,7 @@ constexpr std::int64_t kMaxSkip = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxMib = std::int64_t{1} << 20;
 
 constexpr std::array kExchanges = {runtime::Exchange::kAuto, runtime::Exchange::kPull, runtime::Exchange::kPush};
-constexpr std::array kTransports = {comm::TransportChoice::kAuto, comm::TransportChoice::kRma,
-                                    comm::TransportChoice::kRequest, comm::TransportChoice::kUcx};
-constexpr auto kTransportText = [](comm::TransportChoice choice) -> std::string_view {
-  switch (choice) {
-    case comm::TransportChoice::kAuto: return "auto";
-    case comm::TransportChoice::kRma: return "rma";
-    case comm::TransportChoice::kRequest: return "request";
-    case comm::TransportChoice::kUcx: return "ucx";
-  }
-  return "?";
-};
+constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kCuda};
 
 constexpr std::string_view kHelpHead =
     R"(ringmark decode: attention of new tokens over the K and V that a snapshot keeps, sharded over the ranks of the job.
@@ -68,15 +57,17 @@ OptionGroup execution_options() {
           "exchange", "NAME",
           "how a row reaches a chosen block of another rank: pull (the block comes), push (its owner attends to it) or "
           "auto (default: auto, the cheaper by a measurement at the start)")
-      .add("transport", "NAME",
-           "how blocks move: auto, rma (one-sided), request or ucx (default: auto, probed at the start)")
+      .add(
+          "transport", "NAME",
+          "how blocks move: auto, rma (one-sided), request or ucx; between GPUs auto, cuda-ipc or nccl (default: auto, "
+          "probed at the start)")
+      .add("backend", "NAME", "where blocks are kept and attended: cpu or cuda, one GPU a rank (default: cpu)")
+      .add_switch("share-gpu", "let several ranks use one GPU instead of refusing it")
       .add("cache-mib", "MIB",
            "blocks of other ranks and decoded blocks that are held, MiB a rank (default: 64, more where one row "
-           "needs more)")
+           "needs more; between GPUs, only with nccl, 256)")
       .add("kv-dtype", "NAME",
-           "how full chunks are kept: as-input, bf16, fp16, fp8, int8 or int4 (default: as in the snapshot)")
-      .add("kv-budget-mib", "MIB", "kept blocks in memory, MiB a rank; the rest lies in a file (default: all)")
-      .add("spill-dir", "DIR", "folder of that file, on a disk; needs --kv-budget-mib");
+           "how full chunks are kept: as-input, bf16, fp16, fp8, int8 or int4 (default: as in the snapshot)");
   add_execution_options(group);
   return group;
 }
@@ -95,16 +86,28 @@ std::string read_needed(const OptionValues& values, const char* name, const char
   return text;
 }
 
-void read_budget(const OptionValues& values, DecodeOptions& options) {
-  options.kv_budget_mib = read_count(values, "kv-budget-mib", 0, kMaxMib);
-  options.spill_dir = read_text(values, "spill-dir");
-  const OptionValue* const folder = find_value(values, "spill-dir");
-  if (options.kv_budget_mib.has_value() != (folder != nullptr)) {
-    fail_bad_input("--kv-budget-mib MIB and --spill-dir DIR are given together or not at all");
+// On a GPU blocks are kept as they came in, all of them in its memory, and read where they are.
+void read_backend(const OptionValues& values, DecodeOptions& options) {
+  options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, [](kernels::Backend choice) {
+                      return name_of(choice);
+                    }).value_or(options.backend);
+  options.transport = read_transport(values, options.backend);
+  options.share_gpu = read_switch(values, "share-gpu");
+  if (options.backend != kernels::Backend::kCuda) {
+    if (!options.share_gpu) return;
+    fail_bad_input(
+        fmt::format("{} = true has no meaning without --backend cuda", find_value(values, "share-gpu")->origin));
   }
-  if (folder != nullptr && !std::filesystem::is_directory(options.spill_dir)) {
-    fail_bad_input(fmt::format("{} = {} is no folder", folder->origin, options.spill_dir));
+  const auto refuse = [&](const char* name, const char* limit) {
+    const OptionValue* const given = find_value(values, name);
+    fail_bad_input(
+        fmt::format("{} = {} does not go with --backend cuda; limit: {}", given->origin, given->text, limit));
+  };
+  if (options.exchange == runtime::Exchange::kPush) refuse("exchange", "auto or pull");
+  if (options.kv_format.value_or(kvstore::BlockFormat::kAsInput) != kvstore::BlockFormat::kAsInput) {
+    refuse("kv-dtype", "as-input");
   }
+  if (options.kv_budget_mib) refuse("kv-budget-mib", "not given");
 }
 
 }  // namespace
@@ -121,12 +124,10 @@ DecodeOptions parse_decode_options(const std::vector<std::string>& arguments, co
   options.exchange = read_choice<runtime::Exchange>(values, "exchange", kExchanges, [](runtime::Exchange choice) {
                        return name_of(choice);
                      }).value_or(options.exchange);
-  options.transport =
-      read_choice<comm::TransportChoice>(values, "transport", kTransports, kTransportText).value_or(options.transport);
   options.kv_format = read_block_format(values);
   options.cache_mib = read_count(values, "cache-mib", 1, kMaxMib);
-  read_budget(values, options);
   read_run_options(values, options);
+  read_backend(values, options);
   return options;
 }
 

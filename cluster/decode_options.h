@@ -8,7 +8,8 @@
 
 #include "cluster/option_layers.h"
 #include "cluster/run_options.h"
-#include "comm/block_transport.h"
+#include "cluster/transport_name.h"
+#include "kernels/backend.h"
 #include "kvstore/block_codec.h"
 #include "runtime/decode_plan.h"
 
@@ -23,11 +24,11 @@ struct DecodeOptions : RunOptions {
   bool save = false;      // a new generation at the end
 
   runtime::Exchange exchange = runtime::Exchange::kAuto;
-  comm::TransportChoice transport = comm::TransportChoice::kAuto;
+  kernels::Backend backend = kernels::Backend::kCpu;
+  bool share_gpu = false;  // several ranks on one GPU, by consent
+  TransportName transport = TransportName::kAuto;
   std::optional<kvstore::BlockFormat> kv_format;  // unset: the snapshot's
-  std::optional<std::int64_t> cache_mib;          // unset: 64, or what one row may need
-  std::optional<std::int64_t> kv_budget_mib;      // unset: all kept blocks are in memory
-  std::string spill_dir;                          // where what is over the budget goes
+  std::optional<std::int64_t> cache_mib;          // unset: the usual, or what one row may need
 };
 
 // `arguments` stand behind the word decode. Throws Error(kBadInput) in one line naming option, value and limit.

@@ -27,6 +27,20 @@ std::string snapshot_text(const DecodeReport& r) {
   return text;
 }
 
+// Only where a push is an alternative, the costs of both were measured.
+std::string exchange_text(const DecodeBackendReport& r) {
+  if (!r.device.empty()) return r.exchange;
+  return fmt::format("{}; a pull costs {:.1f} us a block, a push {:.1f} us a partial", r.exchange, 1e6 * r.costs.pull,
+                     1e6 * r.costs.push);
+}
+
+std::string blocks_text(const DecodeReport& r) {
+  const runtime::DecodeTraffic& t = r.traffic;
+  if (!r.of_backend.device.empty()) return fmt::format("{} of other GPUs", t.blocks_pulled);
+  return fmt::format("{} pulled and verified, {} pushed, {:.1f}% of the cache's were there", t.blocks_pulled,
+                     t.blocks_pushed, 100.0 * hit_rate(t));
+}
+
 }  // namespace
 
 std::string report_table(const DecodeReport& r) {
@@ -45,17 +59,16 @@ std::string report_table(const DecodeReport& r) {
   row("policy",
       fmt::format("{}: chunk {}{}, window {}, top {}, sinks {}", name_of(r.policy.scorer), p.chunk_size,
                   p.landmark_slots ? " with landmark slot" : "", r.policy.window, r.policy.topk, r.policy.sinks));
-  row("ranks",
-      fmt::format("{} x {} thread{}, cpu {}", r.ranks, r.threads, r.threads == 1 ? "" : "s", r.instruction_set));
-  row("transport", r.transport_reason);
-  row("exchange", fmt::format("{}; a pull costs {:.1f} us a block, a push {:.1f} us a partial", r.exchange,
-                              1e6 * r.costs.pull, 1e6 * r.costs.push));
+  row("ranks", fmt::format("{} x {} thread{}, {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s", r.backend,
+                           r.of_backend.instruction_set));
+  if (!r.of_backend.device.empty()) row("device", r.of_backend.device);
+  row("transport", r.of_backend.transport_reason);
+  row("exchange", exchange_text(r.of_backend));
   row("selection digest", digest_text(r.selection_digest));
   row("seconds", seconds_text(r.seconds));
   row("bytes", fmt::format("{} pulled, {} pushed, {} gathered, {} of plans", bytes_text(t.bytes_pulled),
                            bytes_text(t.bytes_pushed), bytes_text(t.bytes_gathered), bytes_text(t.bytes_of_plans)));
-  row("blocks", fmt::format("{} pulled and verified, {} pushed, {:.1f}% of the cache's were there", t.blocks_pulled,
-                            t.blocks_pushed, 100.0 * hit_rate(t)));
+  row("blocks", blocks_text(r));
   row("peak memory", fmt::format("{} a rank", bytes_text(r.peak_memory_bytes)));
   return table;
 }
@@ -83,16 +96,18 @@ std::string report_json(const DecodeReport& r) {
   json["bytes_gathered"] = r.traffic.bytes_gathered;
   json["bytes_of_plans"] = r.traffic.bytes_of_plans;
   json["blocks_pulled"] = r.traffic.blocks_pulled;
-  json["blocks_verified"] = r.traffic.blocks_pulled;
+  json["blocks_verified"] = r.of_backend.device.empty() ? r.traffic.blocks_pulled : 0;
   json["blocks_pushed"] = r.traffic.blocks_pushed;
   json["cache_hits"] = r.traffic.cache_hits;
   json["cache_hit_rate"] = hit_rate(r.traffic);
-  json["exchange"] = r.exchange;
-  json["pull_seconds"] = r.costs.pull;
-  json["push_seconds"] = r.costs.push;
+  json["exchange"] = r.of_backend.exchange;
+  json["pull_seconds"] = r.of_backend.costs.pull;
+  json["push_seconds"] = r.of_backend.costs.push;
   json["peak_memory_bytes"] = r.peak_memory_bytes;
-  json["transport"] = r.transport;
-  json["instruction_set"] = r.instruction_set;
+  json["transport"] = r.of_backend.transport;
+  json["backend"] = r.backend;
+  json["instruction_set"] = r.of_backend.instruction_set;
+  if (!r.of_backend.device.empty()) json["device"] = r.of_backend.device;
   json["threads"] = r.threads;
   add_layer_fields(json, r.problem, r.policy);
   return json.dump(2) + "\n";

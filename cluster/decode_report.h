@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cluster/decode_backend.h"
 #include "cluster/stage_seconds.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
@@ -27,8 +28,8 @@ struct DecodeReport {
   std::int64_t steps = 0;
   int ranks = 1;
   int threads = 1;
-  std::string instruction_set, transport, transport_reason, exchange;
-  runtime::ExchangeCosts costs;
+  std::string backend;
+  DecodeBackendReport of_backend;
   std::uint64_t selection_digest = 0;  // of the rows decoded; digests of runs in sequence add up
   StageSeconds seconds;                // by stage, max over ranks
   double decode_seconds = 0.0;         // of all steps, max over ranks

@@ -1,4 +1,4 @@
-// The one line in which a command says why it failed.
+// The one line in which a command says why it failed, or what it does otherwise than asked.
 #pragma once
 
 #include <string>

@@ -114,7 +114,7 @@ void print_snapshot(const kvstore::SnapshotManifest& manifest, const ChunkCount&
                             manifest.policy.topk, manifest.policy.sinks));
   row("chunks",
       fmt::format("{} closed, kept as {}; {} growing", chunks.closed, name_of(manifest.format), chunks.growing));
-  row("prefix hashes", manifest.prefix_hashes.empty() ? "none" : "yes");
+  row("prefix hashes", manifest.prefixes.hashes.empty() ? "none" : "yes");
   for (const kvstore::SnapshotShard& shard : manifest.shards) {
     row("shard", fmt::format("{}: {} chunks, {}", shard.file, shard.chunks.size(), bytes_text(shard.bytes)));
   }
@@ -141,7 +141,7 @@ Json snapshot_json(const kvstore::SnapshotManifest& manifest, const ChunkCount& 
                {"block_format", name_of(manifest.format)},
                {"chunks_closed", chunks.closed},
                {"chunks_growing", chunks.growing},
-               {"prefix_hashes", !manifest.prefix_hashes.empty()},
+               {"prefix_hashes", !manifest.prefixes.hashes.empty()},
                {"shards", Json::array()}};
   for (const kvstore::SnapshotShard& shard : manifest.shards) {
     json["shards"].push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"chunks", shard.chunks.size()}});

@@ -9,6 +9,7 @@ void add_layer_fields(nlohmann::ordered_json& json, const AttentionProblem& prob
   json["kv_heads"] = problem.kv_heads;
   json["head_dim"] = problem.head_dim;
   json["dtype"] = name_of(problem.dtype);
+  json["scale"] = problem.scale;
   json["chunk_size"] = problem.chunk_size;
   json["window"] = policy.window;
   json["topk"] = policy.topk;

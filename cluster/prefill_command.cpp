@@ -3,112 +3,87 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "cluster/dense_command.h"
+#include "cluster/error_line.h"
 #include "cluster/gpu_rank.h"
 #include "cluster/host.h"
 #include "cluster/job.h"
+#include "cluster/layer_source.h"
 #include "cluster/prefill_options.h"
 #include "cluster/prefill_report.h"
+#include "cluster/prefix_source.h"
 #include "cluster/progress.h"
 #include "cluster/stage_seconds.h"
 #include "cluster/text_file.h"
+#include "cluster/trace_output.h"
 #include "kernels/cpu/isa.h"
+#include "kvstore/prefix_chains.h"
 #include "kvstore/prefix_hash.h"
 #include "kvstore/snapshot.h"
 #include "runtime/agreement.h"
-#include "runtime/layer_file.h"
 #include "runtime/layer_output.h"
 #include "runtime/locality.h"
 #include "runtime/memory_plan.h"
-#include "runtime/planted_layer.h"
 #include "runtime/prefill.h"
+#include "runtime/prefill_checkpoint.h"
 #include "runtime/prefill_snapshot.h"
 #include "runtime/reference_prefill.h"
+#include "runtime/rest_output.h"
 #include "runtime/selector.h"
 
 namespace ringmark::cluster {
 namespace {
 
-// Where the layer comes from: a file or the planted generator.
-class LayerSource {
- public:
-  explicit LayerSource(const PrefillOptions& options) {
-    if (!options.planted) {
-      runtime::LayerOverrides overrides{options.chunk, options.window, options.topk, options.sinks, options.scale, {}};
-      if (!options.cu_seqlens.empty()) overrides.cu_seqlens = options.cu_seqlens;
-      file_ = std::make_unique<runtime::LayerFile>(options.input, overrides);
-      problem_ = file_->problem();
-      policy_ = file_->policy();
-      policy_.scorer = options.scorer;
-      return;
-    }
-    const PlantedOptions& planted = *options.planted;
-    problem_ = {
-        planted.tokens, planted.heads, planted.kv_heads,  planted.head_dim, options.chunk.value_or(64), planted.dtype,
-        1.0f,           true,          options.cu_seqlens};
-    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(planted.head_dim));
-    problem_.scale = static_cast<float>(options.scale.value_or(usual_scale));
-    policy_ = {options.window.value_or(policy_.window), options.topk.value_or(policy_.topk), options.sinks.value_or(0),
-               options.scorer};
-    problem_.validate();
-    policy_.validate(problem_);
-    planted_ = std::make_unique<runtime::PlantedLayer>(
-        problem_, policy_, runtime::PlantedOptions{planted.needles, planted.agreement, planted.topics, options.seed});
-  }
-
-  const AttentionProblem& problem() const { return problem_; }
-  const AttentionPolicy& policy() const { return policy_; }
-  std::vector<std::int64_t> token_ids() const {
-    return file_ != nullptr ? file_->token_ids() : std::vector<std::int64_t>{};
-  }
-  bool has_retrieval_queries() const { return file_ != nullptr && file_->has_retrieval_queries(); }
-
-  runtime::LayerShard shard(const partition::Layout& layout, RankId rank, int threads) const {
-    return file_ != nullptr ? file_->load(layout, rank) : planted_->make_shard(layout, rank, threads);
-  }
-  runtime::NeedleCount count_needles(comm::Communicator& ranks, std::span<const TokenId> tokens,
-                                     std::span<const float> out) const {
-    return planted_ != nullptr ? planted_->count_recovered(ranks, tokens, out) : runtime::NeedleCount{};
-  }
-
- private:
-  std::unique_ptr<runtime::LayerFile> file_;
-  std::unique_ptr<runtime::PlantedLayer> planted_;
-  AttentionProblem problem_;
-  AttentionPolicy policy_;
-};
-
 class PrefillCommand {
  public:
-  PrefillCommand(const PrefillOptions& options, comm::Communicator& ranks)
+  PrefillCommand(const PrefillOptions& options, comm::Communicator& ranks, Termination& termination)
       : options_(options),
         ranks_(ranks),
+        termination_(termination),
         rank_(ranks.rank()),
         threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {}
 
+  // Where a checkpoint can be kept it can be told to stop: it then ends after a tile of rows. A layer on a GPU is done
+  // before that is worth while.
   void run() {
     clock_.record_in(&trace_);
+    if (!checkpoint_path().empty()) termination_.accept_requests();
     prepare();
     runtime::LayerShard shard = load();
     if (!options_.snapshot.empty()) prepare_snapshot();
-    const runtime::PrefillResult result = compute(shard);
+    runtime::PrefillResult begun;
+    if (!checkpoint_path().empty() && !on_gpu()) begun = resume(shard);
+    const runtime::PrefillResult result = compute(shard, std::move(begun));
+    if (result.stopped) requeue(result);
     if (!options_.output.empty()) {
       const auto span = clock_.time("write");
-      runtime::write_output(ranks_, output(), problem(), policy(), *layout_, result);
+      const auto write = reuses() ? runtime::write_rest_output : runtime::write_output;
+      write(ranks_, output(), problem(), policy(), *layout_, result);
     }
+    if (checkpoint_) checkpoint_->remove(ranks_);
     report(result);
-    if (!options_.trace.empty()) write_trace();
+    if (!options_.trace.empty()) write_trace(ranks_, trace_, options_.trace);
   }
 
  private:
   const AttentionProblem& problem() const { return source_->problem(); }
   const AttentionPolicy& policy() const { return source_->policy(); }
   runtime::OutputFile output() const { return {options_.output, options_.topk_chunks}; }
+  bool reuses() const { return prefix_ && prefix_->found(); }
+  // Rows that are left are those of whole chunks: in rotation they are dealt evenly, wherever they are.
+  partition::Balance balance() const { return reuses() ? partition::Balance::kRotate : options_.balance; }
+  // Empty: there is nothing to keep one beside, or the backend has none. What a reuse leaves is a part of a layer.
+  std::string checkpoint_path() const {
+    if (options_.backend == kernels::Backend::kReference || !options_.reuse.empty()) return "";
+    if (!options_.output.empty()) return options_.output + ".partial";
+    return options_.snapshot.empty() ? "" : options_.snapshot + "/prefill.partial";
+  }
 
   // Everything that can be refused is refused here, before anything large is allocated: the memory once by an even
   // share, before the layout's own tables, and once by the shard itself.
@@ -118,6 +93,7 @@ class PrefillCommand {
       if (!options_.trace.empty() && rank_ == RankId(0)) check_text_file(options_.trace);
     });
     runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
+    if (!options_.reuse.empty()) prefix_ = std::make_unique<PrefixSource>(options_, *source_, ranks_);
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
     if (on_gpu()) runtime::agree(ranks_, "choose the GPU", [&] { gpu_ = make_gpu_rank(ranks_, options_); });
     const std::int64_t usual_limit = on_gpu() ? gpu_->memory_limit() : available_memory() / ranks_.host_ranks();
@@ -131,14 +107,17 @@ class PrefillCommand {
     ranks_.all_reduce_max("agree on memory", least);
     engine_.table_budget = -least[0];
     runtime::agree(ranks_, "plan memory", [&] {
-      check_memory(runtime::even_share(*grid_, ranks_.size()), runtime::Merge::kScores);
-      if (!options_.output.empty() && rank_ == RankId(0)) runtime::check_output(output(), problem(), policy());
+      runtime::ShardSize share = runtime::even_share(*grid_, ranks_.size());
+      if (reuses()) share.rows -= prefix_->report().tokens / ranks_.size();
+      check_memory(share, runtime::Merge::kScores);
+      if (!options_.output.empty() && rank_ == RankId(0)) check_output();
       if (!options_.snapshot.empty() && rank_ == RankId(0)) {
         kvstore::check_snapshot_folder(options_.snapshot,
                                        kvstore::snapshot_bytes(problem(), policy(), options_.kv_format));
       }
     });
-    layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), options_.balance));
+    layout_ = std::make_unique<partition::Layout>(partition::make_layout(*grid_, ranks_.size(), balance()));
+    if (reuses()) leave_out_reused();
     const auto cost = runtime::merge_cost(problem(), policy(), *layout_);
     engine_.merge = runtime::choose_merge(options_.merge, cost, engine_.table_budget);
     const runtime::ShardSize shard = runtime::shard_size(*layout_, rank_);
@@ -150,6 +129,22 @@ class PrefillCommand {
     runtime::agree(ranks_, "plan memory", [&] { check_memory(shard, engine_.merge); });
   }
 
+  void check_output() const {
+    if (reuses()) {
+      runtime::check_rest_output(output(), problem(), policy(), problem().tokens - prefix_->report().tokens);
+    } else {
+      runtime::check_output(output(), problem(), policy());
+    }
+  }
+
+  void leave_out_reused() {
+    const runtime::ReusedChunks reused = prefix_->chunks();
+    *layout_ = partition::leave_out(std::move(*layout_), reused.chunks());
+    engine_.load = [reused](ChunkId chunk, std::span<std::byte> blocks, std::span<float> record) {
+      reused.load(chunk, blocks, record);
+    };
+  }
+
   bool on_gpu() const { return options_.backend == kernels::Backend::kCuda; }
 
   runtime::MemoryPlan plan_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
@@ -159,6 +154,8 @@ class PrefillCommand {
       return runtime::plan_reference_memory(problem(), policy(), shard);
     }
     runtime::MemoryPlan plan = runtime::plan_memory(problem(), policy(), shard, retrieval, merge, engine_);
+    plan.spill("blocks", options_.spill());
+    if (prefix_) plan.items.push_back({"kept prefixes", prefix_->bytes()});
     if (!options_.snapshot.empty()) {
       plan.items.push_back(
           {"encoded blocks", runtime::snapshot_buffer_bytes(problem(), options_.kv_format, shard.chunks)});
@@ -186,7 +183,7 @@ class PrefillCommand {
       const std::vector<std::int64_t> ids = source_->token_ids();
       if (ids.empty()) return;
       prefix_hashes = kvstore::can_hash_prefixes() ? "yes" : "none, this build has no OpenSSL";
-      if (kvstore::can_hash_prefixes()) target.prefix_hashes = kvstore::prefix_hashes(*grid_, ids);
+      if (kvstore::can_hash_prefixes()) target.prefixes = kvstore::prefix_chains(problem(), ids).known();
     });
     engine_.keep = [this, target, prefix_hashes](const runtime::PrefillState& state) {
       const auto span = clock_.time("write");
@@ -197,7 +194,23 @@ class PrefillCommand {
     };
   }
 
-  runtime::PrefillResult compute(runtime::LayerShard& shard) {
+  // Collective: what an earlier run of this command has left.
+  runtime::PrefillResult resume(const runtime::LayerShard& shard) {
+    const auto span = clock_.time("load");
+    checkpoint_ = std::make_unique<runtime::PrefillCheckpoint>(
+        checkpoint_path(), problem(), policy(), *layout_, rank_, shard,
+        std::map<std::string, std::string>{{"ringmark", RINGMARK_VERSION},
+                                           {"balance", std::string(name_of(options_.balance))}});
+    engine_.stop = [this] { return termination_.asked(); };
+    runtime::PrefillCheckpoint::Found found = checkpoint_->find(ranks_);
+    if (!found.refusal.empty() && rank_ == RankId(0)) print_error(fmt::format("starts over: {}", found.refusal));
+    std::array<std::int64_t, 1> attended = {found.begun.done.attended};
+    ranks_.all_reduce_sum("rows to go on from", attended);
+    tokens_resumed_ = attended[0];
+    return std::move(found.begun);
+  }
+
+  runtime::PrefillResult compute(runtime::LayerShard& shard, runtime::PrefillResult begun) {
     if (options_.backend == kernels::Backend::kReference) {
       transport_ = {nullptr, "none: the reference gathers the whole layer"};
       return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
@@ -206,22 +219,29 @@ class PrefillCommand {
     if (on_gpu()) return gpu_->prefill(problem(), policy(), *layout_, shard, engine_, progress, &trace_);
     runtime::agree(ranks_, "choose the transport", [&] {
       const auto chunks = static_cast<std::int64_t>(layout_->chunks_of(rank_).size());
-      const auto choice = options_.transport == TransportName::kRma       ? comm::TransportChoice::kRma
-                          : options_.transport == TransportName::kRequest ? comm::TransportChoice::kRequest
-                          : options_.transport == TransportName::kUcx     ? comm::TransportChoice::kUcx
-                                                                          : comm::TransportChoice::kAuto;
-      transport_ = comm::choose_transport(ranks_, choice, runtime::exposed_bytes(problem(), policy(), chunks));
+      transport_ = comm::choose_transport(ranks_, host_transport(options_.transport),
+                                          runtime::exposed_bytes(problem(), policy(), chunks), options_.spill());
     });
-    return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress);
+    return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress,
+                            std::move(begun));
+  }
+
+  // Collective.
+  [[noreturn]] void requeue(const runtime::PrefillResult& result) {
+    checkpoint_->write(ranks_, result);
+    std::array<std::int64_t, 2> rows = {result.done.windowed, result.done.attended};
+    ranks_.all_reduce_sum("rows that are kept", rows);
+    if (rank_ != RankId(0)) throw runtime::AgreedError(ExitCode::kRequeue, "");
+    throw runtime::AgreedError(
+        ExitCode::kRequeue,
+        fmt::format("checkpointed: {} of {} rows, and the windows of {}, are kept in {}; run the same command again to "
+                    "go on",
+                    rows[1], problem().tokens, rows[0], checkpoint_path()));
   }
 
   void report(const runtime::PrefillResult& result) {
     const PrefillReport report = make_report(result);
-    if (rank_ != RankId(0)) return;
-    fmt::print("{}", report_table(report));
-    if (options_.digest) fmt::print("selection_digest {}\n", digest_text(report.selection_digest));
-    std::fflush(stdout);
-    if (!options_.json.empty()) write_text_file(options_.json, report_json(report));
+    if (rank_ == RankId(0)) show_report(report, options_);
   }
 
   // Collective.
@@ -238,13 +258,11 @@ class PrefillCommand {
     report.transport_reason = transport_.why;
     if (on_gpu()) describe_gpu(report);
     report.merge = name_of(result.merge);
-    report.balance = name_of(options_.balance);
+    report.balance = name_of(balance());
     report.backend = name_of(options_.backend);
     report.balance_max_over_mean = partition::measure_balance(*grid_, *layout_).max_over_mean;
     report.seconds = slowest(ranks_, stages(), std::array{&std::as_const(clock_), &result.clock});
-    const std::int64_t kv_bytes =
-        problem().tokens * problem().kv_heads * problem().head_dim * 2 * size_of(problem().dtype);
-    report.bytes_ring = kv_bytes * (ranks_.size() - 1);
+    report.bytes_ring = ring_bytes(problem(), ranks_.size());
     std::array<std::int64_t, 3> sums = {static_cast<std::int64_t>(kernels::selection_digest(result.selection, tokens)),
                                         result.bytes_fetched, result.bytes_merged};
     ranks_.all_reduce_sum("report", sums);
@@ -252,7 +270,10 @@ class PrefillCommand {
     report.bytes_fetched = sums[1];
     report.bytes_merged = sums[2];
     report.union_ratio = runtime::union_ratios(ranks_, result.selection, tokens);
+    report.positions = source_->positions();
+    report.tokens_resumed = tokens_resumed_;
     report.snapshot = snapshot_;
+    if (prefix_) report.reuse = prefix_->report();
     const auto needles = source_->count_needles(ranks_, tokens, result.out);
     report.needles_planted = needles.planted;
     report.needles_recovered = needles.recovered;
@@ -276,15 +297,6 @@ class PrefillCommand {
     report.exact_pairs = pairs[1];
   }
 
-  // Collective: the events of all ranks in one file of rank 0.
-  void write_trace() {
-    const auto of_ranks = ranks_.gather_texts("gather the trace", runtime::trace_events(trace_, ranks_.rank()));
-    if (rank_ != RankId(0)) return;
-    std::string events;
-    for (const std::string& text : of_ranks) events += text;
-    write_text_file(options_.trace, runtime::trace_file(events));
-  }
-
   std::vector<std::string> stages() const {
     if (on_gpu()) {
       return {"load",   "store", "landmarks", "plan",  "fetch",  "window",
@@ -295,15 +307,19 @@ class PrefillCommand {
 
   const PrefillOptions& options_;
   comm::Communicator& ranks_;
+  Termination& termination_;
   RankId rank_;
   int threads_;
   std::int64_t limit_ = 0;  // bytes this rank may hold
   runtime::PrefillOptions engine_;
   std::unique_ptr<LayerSource> source_;
+  std::unique_ptr<PrefixSource> prefix_;  // only with --reuse
   std::unique_ptr<partition::SequenceGrid> grid_;
   std::unique_ptr<partition::Layout> layout_;
   std::unique_ptr<GpuRank> gpu_;  // only with --backend cuda
   comm::ChosenTransport transport_;
+  std::unique_ptr<runtime::PrefillCheckpoint> checkpoint_;  // where one can be kept
+  std::int64_t tokens_resumed_ = 0;
   std::optional<SnapshotReport> snapshot_;
   runtime::Trace trace_;
   runtime::StageClock clock_;
@@ -319,7 +335,10 @@ int run_prefill(const std::vector<std::string>& arguments, const Environment& en
     return refuse_options(error);
   }
   return run_job({std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
-                 [&](comm::Communicator& ranks, Termination&) { PrefillCommand(*options, ranks).run(); });
+                 [&](comm::Communicator& ranks, Termination& termination) {
+                   if (options->dense) return run_dense(*options, ranks);
+                   PrefillCommand(*options, ranks, termination).run();
+                 });
 }
 
 }  // namespace ringmark::cluster

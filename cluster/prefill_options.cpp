@@ -9,7 +9,9 @@
 
 #include "cluster/option_group.h"
 #include "cluster/option_values.h"
+#include "cluster/position_options.h"
 #include "core/error.h"
+#include "kvstore/prefix_hash.h"
 
 namespace ringmark::cluster {
 namespace {
@@ -23,8 +25,6 @@ constexpr std::array kScorers = {Scorer::kHils, Scorer::kMean, Scorer::kOracle, 
 constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
 constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
                                   partition::Balance::kRotate};
-constexpr std::array kTransports = {TransportName::kAuto, TransportName::kRma,     TransportName::kRequest,
-                                    TransportName::kUcx,  TransportName::kCudaIpc, TransportName::kNccl};
 constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference, kernels::Backend::kCuda};
 constexpr std::array kFetches = {runtime::Fetch::kAuto, runtime::Fetch::kBlocks, runtime::Fetch::kStream};
 // Options that only --backend cuda understands.
@@ -34,18 +34,6 @@ constexpr std::array kDTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat
 constexpr std::array kPlantedOnly = {"heads", "kv-heads", "head-dim", "needles", "agreement", "topics", "dtype"};
 
 constexpr auto kTextOf = [](auto choice) { return name_of(choice); };
-constexpr auto kTransportText = [](TransportName choice) -> std::string_view {
-  switch (choice) {
-    case TransportName::kAuto: return "auto";
-    case TransportName::kRma: return "rma";
-    case TransportName::kRequest: return "request";
-    case TransportName::kUcx: return "ucx";
-    case TransportName::kCudaIpc: return "cuda-ipc";
-    case TransportName::kNccl: return "nccl";
-  }
-  return "?";
-};
-
 constexpr std::string_view kHelpHead =
     R"(ringmark prefill: sparse attention of one layer over one long sequence, sharded over the ranks of the MPI job.
 Every query attends to its local window and to the topk chunks with the highest landmark score.
@@ -57,7 +45,10 @@ The input holds the tensors q, k, v and, where the model has retrieval queries, 
 [tokens, heads, head_dim].
 Token counts take the suffixes k (1024), m and g. Values come from flags, else from environment variables
 (--head-dim is RINGMARK_HEAD_DIM), else from the --config file, else from the defaults below.
-Exit codes: 0 done, 2 usage or bad input, 3 environment (memory, MPI), 4 a peer failed or a deadline passed.
+On SIGUSR1 and SIGTERM a run with --output or --snapshot keeps the rows that are done, and the same command goes on from
+there; --backend cuda finishes its layer instead.
+Exit codes: 0 done, 2 usage or bad input, 3 environment (memory, MPI), 4 a peer failed or a deadline passed,
+75 checkpointed, run again to go on.
 )";
 
 OptionGroup input_options() {
@@ -67,6 +58,10 @@ OptionGroup input_options() {
       .add("cu-seqlens", "LIST",
            "packed documents: their first tokens, then the number of tokens, separated by commas "
            "(default: one document)")
+      .add("reuse", "DIR",
+           "compute only what the snapshot in this folder does not keep: of every document what follows the chunks "
+           "whose "
+           "token_ids a kept sequence begins with, too (default: everything)")
       .add("config", "FILE", "read options from lines of the form key = value, # begins a comment");
   return group;
 }
@@ -192,10 +187,11 @@ void read_attention(const OptionValues& values, PrefillOptions& options) {
 }
 
 void read_execution(const OptionValues& values, PrefillOptions& options) {
-  options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
+  options.dense = read_dense(values);
+  if (!options.dense) {
+    options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
+  }
   options.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(options.balance);
-  options.transport =
-      read_choice<TransportName>(values, "transport", kTransports, kTransportText).value_or(options.transport);
   options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
   options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxFetchMib);
   options.seed = read_seed(values, "seed").value_or(options.seed);
@@ -209,17 +205,19 @@ void read_gpu(const OptionValues& values, PrefillOptions& options) {
       fail_bad_input(fmt::format("{} = {} has no meaning without --backend cuda", given->origin, given->text));
     }
   }
-  const bool gpu_transport = options.transport == TransportName::kCudaIpc || options.transport == TransportName::kNccl;
-  if (options.transport != TransportName::kAuto && gpu_transport != gpu) {
-    const OptionValue* const given = find_value(values, "transport");
-    fail_bad_input(fmt::format("{} = {} does not move the memory of --backend {}; limit: {}", given->origin,
-                               given->text, name_of(options.backend),
-                               gpu ? "auto, cuda-ipc or nccl" : "auto, rma, request or ucx"));
-  }
+  options.transport = read_transport(values, options.backend);
   const std::vector<std::string> kernels = {"auto", "hopper", "mma", "simt"};
   options.gpu.kernels = kernels[read_choice_index(values, "kernels", kernels).value_or(0)];
   options.gpu.fetch = read_choice<runtime::Fetch>(values, "fetch", kFetches, kTextOf).value_or(options.gpu.fetch);
   options.gpu.share = read_switch(values, "share-gpu");
+}
+
+// Blocks that spill are those in host memory that peers read.
+void check_budget(const OptionValues& values, const PrefillOptions& options) {
+  if (!options.kv_budget_mib || options.backend == kernels::Backend::kCpu) return;
+  const OptionValue* const given = find_value(values, "kv-budget-mib");
+  fail_bad_input(fmt::format("{} = {} does not go with --backend {}; limit: cpu", given->origin, given->text,
+                             name_of(options.backend)));
 }
 
 void read_output(const OptionValues& values, PrefillOptions& options) {
@@ -245,6 +243,25 @@ void read_snapshot(const OptionValues& values, PrefillOptions& options) {
   }
 }
 
+void read_reuse(const OptionValues& values, PrefillOptions& options) {
+  options.reuse = read_text(values, "reuse");
+  if (options.reuse.empty()) return;
+  const auto refuse = [&](const char* name, const std::string& why) {
+    const OptionValue* const given = find_value(values, name);
+    fail_bad_input(fmt::format("{} = {} does not go with --reuse: {}", given->origin, given->text, why));
+  };
+  if (!kvstore::can_hash_prefixes()) {
+    fail_bad_input(fmt::format("{} = {} needs prefix hashes, and this build has no OpenSSL",
+                               find_value(values, "reuse")->origin, options.reuse));
+  }
+  if (options.positions.rotates()) refuse("rope", "a snapshot does not say by which positions its keys were rotated");
+  if (options.planted) refuse("planted", "a generated layer has no token_ids");
+  if (options.backend != kernels::Backend::kCpu) refuse("backend", "limit: cpu");
+  if (find_value(values, "balance") != nullptr && options.balance != partition::Balance::kRotate) {
+    refuse("balance", "limit: rotate");
+  }
+}
+
 }  // namespace
 
 PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, const Environment& environment) {
@@ -254,16 +271,19 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_attention(values, options);
   read_execution(values, options);
   read_run_options(values, options);
+  check_budget(values, options);
   read_gpu(values, options);
   read_output(values, options);
   read_snapshot(values, options);
+  options.positions = read_position_encoding(values);
+  read_reuse(values, options);
   return options;
 }
 
 po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
-  for (const OptionGroup& group : {input_options(), attention_options(), execution_options(), gpu_options(),
-                                   output_options(), planted_options()}) {
+  for (const OptionGroup& group : {input_options(), attention_options(), dense_options(), position_options(),
+                                   execution_options(), gpu_options(), output_options(), planted_options()}) {
     all.add(group.options());
   }
   return all;

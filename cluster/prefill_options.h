@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "cluster/dense_options.h"
 #include "cluster/option_layers.h"
 #include "cluster/run_options.h"
+#include "cluster/transport_name.h"
 #include "comm/block_transport.h"
 #include "core/dtype.h"
 #include "core/problem.h"
 #include "kernels/backend.h"
+#include "kernels/positions/encoding.h"
 #include "kvstore/block_codec.h"
 #include "partition/layout.h"
 #include "runtime/fetch_strategy.h"
@@ -32,9 +35,6 @@ struct PlantedOptions {
   DType dtype = DType::kBfloat16;
 };
 
-// Transports of host memory and of GPU memory in one list: a backend takes those of its own memory.
-enum class TransportName { kAuto, kRma, kRequest, kUcx, kCudaIpc, kNccl };
-
 // Only with --backend cuda.
 struct GpuOptions {
   std::string kernels = "auto";  // auto, hopper, mma or simt
@@ -47,6 +47,7 @@ struct PrefillOptions : RunOptions {
   std::string input;
   std::optional<PlantedOptions> planted;
   std::vector<std::int64_t> cu_seqlens;  // empty: one document
+  std::string reuse;                     // folder of a snapshot; empty: everything is computed
 
   // Unset: the metadata of the file decides, without it the default of the policy.
   std::optional<std::int64_t> topk;
@@ -55,7 +56,9 @@ struct PrefillOptions : RunOptions {
   std::optional<double> scale;
   std::optional<std::int64_t> sinks;
   Scorer scorer = Scorer::kHils;
+  kernels::PositionEncoding positions;  // kind none: the input has its positions
 
+  std::optional<DenseOptions> dense;  // set: exact causal attention, which chooses nothing
   runtime::Merge merge = runtime::Merge::kAuto;
   partition::Balance balance = partition::Balance::kZigzag;
   TransportName transport = TransportName::kAuto;

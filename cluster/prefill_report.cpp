@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cluster/layer_fields.h"
 #include "cluster/size_text.h"
+#include "cluster/text_file.h"
 
 namespace ringmark::cluster {
 namespace {
@@ -24,6 +26,15 @@ std::string snapshot_text(const SnapshotReport& snapshot) {
   return text;
 }
 
+std::string reuse_text(const ReuseReport& reuse, std::int64_t tokens) {
+  if (reuse.tokens == 0) {
+    return fmt::format("nothing: {} generation {} keeps no beginning of the input", reuse.folder, reuse.generation);
+  }
+  return fmt::format("{} of {} tokens ({:.1f}%) in {} chunks of {} document{}, kept in {} generation {}; {} computed",
+                     reuse.tokens, tokens, 100.0 * ratio(reuse.tokens, tokens), reuse.chunks, reuse.documents,
+                     reuse.documents == 1 ? "" : "s", reuse.folder, reuse.generation, tokens - reuse.tokens);
+}
+
 }  // namespace
 
 std::string digest_text(std::uint64_t digest) { return fmt::format("{:016x}", digest); }
@@ -35,10 +46,12 @@ std::string report_table(const PrefillReport& r) {
     table += fmt::format("{:<18}{}\n", name, value);
   };
   row("tokens", fmt::format("{} in {} document{}", p.tokens, r.documents, r.documents == 1 ? "" : "s"));
+  if (r.reuse) row("reused", reuse_text(*r.reuse, p.tokens));
   row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
   row("policy",
       fmt::format("{}: chunk {}{}, window {}, top {}, sinks {}", name_of(r.policy.scorer), p.chunk_size,
                   p.landmark_slots ? " with landmark slot" : "", r.policy.window, r.policy.topk, r.policy.sinks));
+  if (r.positions) row("positions", positions_text(*r.positions, p));
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
                   r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
@@ -57,6 +70,7 @@ std::string report_table(const PrefillReport& r) {
   row("bytes merged", bytes_text(r.bytes_merged));
   row("union ratio", fmt::format("{:.2f} at 16 queries, {:.2f} at 32, {:.2f} at 64", r.union_ratio[0], r.union_ratio[1],
                                  r.union_ratio[2]));
+  if (r.tokens_resumed > 0) row("resumed", fmt::format("{} of {} tokens", r.tokens_resumed, p.tokens));
   row("peak memory", fmt::format("{} a rank", bytes_text(r.peak_memory_bytes)));
   if (r.snapshot) row("snapshot", snapshot_text(*r.snapshot));
   if (r.needles_planted > 0) row("needles", fmt::format("{} of {} recovered", r.needles_recovered, r.needles_planted));
@@ -76,6 +90,7 @@ std::string report_json(const PrefillReport& r) {
   json["bytes_merged"] = r.bytes_merged;
   json["union_ratio"] = {{"16", r.union_ratio[0]}, {"32", r.union_ratio[1]}, {"64", r.union_ratio[2]}};
   json["peak_memory_bytes"] = r.peak_memory_bytes;
+  json["tokens_resumed"] = r.tokens_resumed;
   json["needles_planted"] = r.needles_planted;
   json["needles_recovered"] = r.needles_recovered;
   json["transport"] = r.transport;
@@ -91,6 +106,14 @@ std::string report_json(const PrefillReport& r) {
     json["choices"] = r.pairs;
     json["choices_settled_exactly"] = r.exact_pairs;
   }
+  if (r.positions) json["positions"] = positions_json(*r.positions, r.problem);
+  if (r.reuse) {
+    json["reused_from"] = {{"folder", r.reuse->folder}, {"generation", r.reuse->generation}};
+    json["reused_documents"] = r.reuse->documents;
+    json["reused_chunks"] = r.reuse->chunks;
+    json["reused_tokens"] = r.reuse->tokens;
+    json["reused_share"] = ratio(r.reuse->tokens, r.problem.tokens);
+  }
   if (r.snapshot) {
     json["snapshot"] = {{"folder", r.snapshot->folder},
                         {"generation", r.snapshot->generation},
@@ -102,6 +125,17 @@ std::string report_json(const PrefillReport& r) {
   }
   add_layer_fields(json, r.problem, r.policy);
   return json.dump(2) + "\n";
+}
+
+void show_report(const PrefillReport& report, const RunOptions& options) {
+  fmt::print("{}", report_table(report));
+  if (options.digest) fmt::print("selection_digest {}\n", digest_text(report.selection_digest));
+  std::fflush(stdout);
+  if (!options.json.empty()) write_text_file(options.json, report_json(report));
+}
+
+std::int64_t ring_bytes(const AttentionProblem& problem, int ranks) {
+  return problem.tokens * problem.kv_heads * problem.head_dim * 2 * size_of(problem.dtype) * (ranks - 1);
 }
 
 }  // namespace ringmark::cluster

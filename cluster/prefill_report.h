@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "cluster/position_fields.h"
+#include "cluster/run_options.h"
 #include "cluster/stage_seconds.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
@@ -20,6 +22,15 @@ struct SnapshotReport {
   std::int64_t bytes = 0;     // blocks, landmarks and checksums, all shards
   std::string prefix_hashes;  // yes, or why not
   kvstore::BlockError error;  // of the kept blocks
+};
+
+// What --reuse found.
+struct ReuseReport {
+  std::string folder;
+  std::uint64_t generation = 0;
+  std::int64_t documents = 0;  // that have a kept beginning
+  std::int64_t chunks = 0;
+  std::int64_t tokens = 0;  // of these chunks
 };
 
 struct PrefillReport {
@@ -42,7 +53,10 @@ struct PrefillReport {
   std::int64_t bytes_ring = 0;          // what a full K/V ring would have moved, all ranks
   std::array<double, 3> union_ratio{};  // at 16, 32, 64 queries
   std::int64_t peak_memory_bytes = 0;   // max over ranks
+  std::int64_t tokens_resumed = 0;      // done by earlier runs, all ranks
+  std::optional<PositionReport> positions;
   std::optional<SnapshotReport> snapshot;
+  std::optional<ReuseReport> reuse;
   std::int64_t needles_planted = 0;
   std::int64_t needles_recovered = 0;
 };
@@ -50,5 +64,10 @@ struct PrefillReport {
 std::string digest_text(std::uint64_t digest);
 std::string report_table(const PrefillReport& report);
 std::string report_json(const PrefillReport& report);
+// On rank 0: the table, the digest and the file, as far as they are asked for.
+void show_report(const PrefillReport& report, const RunOptions& options);
+
+// What a ring that passes all K and V would receive, all ranks.
+std::int64_t ring_bytes(const AttentionProblem& problem, int ranks);
 
 }  // namespace ringmark::cluster

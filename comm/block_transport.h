@@ -75,7 +75,7 @@ struct ChosenTransport {
 // kAuto leaves ucx alone: over TCP, where rma fails, its reads wait for a thread of the owner just as those of request.
 //
 // region_bytes  what this rank will expose in all, as far as it is known
-// spill         keeps what is over its memory in a file: loopback and request can; Error(kBadInput) for the others
+// spill         keeps what is over its memory in a file: all but rma can; Error(kBadInput) for rma
 ChosenTransport choose_transport(Communicator& communicator, TransportChoice choice, std::int64_t region_bytes = 0,
                                  const std::optional<SpillPolicy>& spill = std::nullopt);
 

@@ -28,6 +28,10 @@ struct AttentionProblem {
   std::vector<std::int64_t> cu_seqlens = {};  // document starts, then tokens; empty means one document
 
   std::int64_t group() const { return heads / kv_heads; }
+  // First token of every document, then tokens; one document without cu_seqlens.
+  std::vector<std::int64_t> starts() const {
+    return cu_seqlens.empty() ? std::vector<std::int64_t>{0, tokens} : cu_seqlens;
+  }
   // No fewer than there are: a document may end with a partial chunk.
   std::int64_t chunks_at_most() const;
   // Throws Error(kBadInput) naming field, value and limit.

@@ -16,6 +16,7 @@ BlockStore::BlockStore(const AttentionProblem& problem, const partition::Sequenc
   const kernels::BlockShape shape = kernels::BlockShape::of(problem);
   const auto row_bytes = static_cast<std::size_t>(shape.row_bytes());
   for (const ChunkId chunk : chunks) {
+    if (!layout.has_rows(chunk)) continue;
     const std::int64_t first_row = layout.first_row(chunk);
     const std::int64_t tokens = grid.tokens_of(chunk).size();
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {

@@ -22,6 +22,7 @@ class BlockStore {
 
   // Copies the shard's K and V rows ([rows, Hkv, d], rows in the order of the layout) into `arena`, which must have
   // bytes_of(problem, chunks of the rank) and outlive the store. Slots of a partial chunk past its tokens are zeroed.
+  // Blocks of chunks without rows are left alone.
   BlockStore(const AttentionProblem& problem, const partition::SequenceGrid& grid, const partition::Layout& layout,
              RankId rank, const RowsView& keys, const RowsView& values, comm::Bytes arena);
 

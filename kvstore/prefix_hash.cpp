@@ -5,7 +5,9 @@
 
 #include <array>
 #include <bit>
+#include <charconv>
 #include <memory>
+#include <system_error>
 
 #include "core/error.h"
 
@@ -45,27 +47,29 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
+Digest digest_of(std::string_view text) {
+  Digest digest{};
+  require(text.size() == 2 * digest.size(), "a prefix hash has 64 hex digits");
+  for (std::size_t n = 0; n < digest.size(); ++n) {
+    const char* const digits = text.data() + 2 * n;
+    const auto [end, error] = std::from_chars(digits, digits + 2, digest[n], 16);
+    require(error == std::errc() && end == digits + 2, "a prefix hash has 64 hex digits");
+  }
+  return digest;
+}
+
 }  // namespace
 
 bool can_hash_prefixes() { return true; }
 
-std::vector<std::string> prefix_hashes(const partition::SequenceGrid& grid, std::span<const std::int64_t> token_ids) {
-  require(static_cast<std::int64_t>(token_ids.size()) == grid.tokens(), "every token of the grid has an id");
-  std::vector<std::string> hashes(static_cast<std::size_t>(grid.chunk_count()));
-  for (const partition::Document& document : grid.documents()) {
-    Digest parent{};
-    for (ChunkId chunk = document.chunks.begin; chunk < document.chunks.end; ++chunk) {
-      const Range<TokenId> tokens = grid.tokens_of(chunk);
-      if (tokens.size() < grid.chunk_size()) break;
-      Sha256 hash;
-      if (chunk != document.chunks.begin) hash.add(std::as_bytes(std::span(parent)));
-      hash.add(std::as_bytes(
-          token_ids.subspan(static_cast<std::size_t>(tokens.begin.value()), static_cast<std::size_t>(tokens.size()))));
-      parent = hash.finish();
-      hashes[static_cast<std::size_t>(chunk.value())] = hex(parent);
-    }
+std::string prefix_hash(std::string_view parent, std::span<const std::int64_t> token_ids) {
+  Sha256 hash;
+  if (!parent.empty()) {
+    const Digest before = digest_of(parent);
+    hash.add(std::as_bytes(std::span(before)));
   }
-  return hashes;
+  hash.add(std::as_bytes(token_ids));
+  return hex(hash.finish());
 }
 
 }  // namespace ringmark::kvstore

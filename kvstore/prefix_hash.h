@@ -9,17 +9,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
-
-#include "partition/sequence_grid.h"
+#include <string_view>
 
 namespace ringmark::kvstore {
 
 // False in a build without OpenSSL.
 bool can_hash_prefixes();
 
-// By chunk of the grid: 64 hex digits, "" for a chunk that is not full. `token_ids` are those of the grid's tokens.
-// Throws Error(kEnvironment) where prefixes cannot be hashed.
-std::vector<std::string> prefix_hashes(const partition::SequenceGrid& grid, std::span<const std::int64_t> token_ids);
+// 64 hex digits. parent: the hash of the chunk before, empty for the first. Throws Error(kEnvironment) where prefixes
+// cannot be hashed.
+std::string prefix_hash(std::string_view parent, std::span<const std::int64_t> token_ids);
 
 }  // namespace ringmark::kvstore

@@ -6,7 +6,7 @@ namespace ringmark::kvstore {
 
 bool can_hash_prefixes() { return false; }
 
-std::vector<std::string> prefix_hashes(const partition::SequenceGrid&, std::span<const std::int64_t>) {
+std::string prefix_hash(std::string_view, std::span<const std::int64_t>) {
   fail_environment("prefixes cannot be hashed: this build has no OpenSSL");
 }
 

@@ -18,6 +18,7 @@
 #include "core/ids.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
+#include "kvstore/prefix_chains.h"
 #include "kvstore/snapshot_manifest.h"
 
 namespace ringmark::kvstore {
@@ -35,7 +36,7 @@ struct SnapshotContents {
   AttentionProblem problem;
   AttentionPolicy policy;
   BlockFormat format = BlockFormat::kAsInput;
-  std::vector<std::string> prefix_hashes;
+  KnownPrefixes prefixes;
   std::vector<KeptChunk> chunks;  // of this rank, ascending
 };
 
@@ -49,7 +50,7 @@ void check_snapshot_folder(const std::filesystem::path& folder, std::int64_t byt
 // Collective. Writes the next generation and removes those before the last two. Nothing is visible before the manifest
 // is; whatever fails (disk full, a peer) leaves the earlier generations as they were. Returns the generation. When one
 // rank cannot write, all throw its error, which is Error(kEnvironment) with the bytes for a full disk and
-// Error(kBadInput) for a folder that cannot be used. Prefix hashes are those of rank 0.
+// Error(kBadInput) for a folder that cannot be used. What is known of prefixes is what rank 0 says.
 std::uint64_t write_snapshot(comm::Communicator& communicator, const std::filesystem::path& folder,
                              const SnapshotContents& contents);
 

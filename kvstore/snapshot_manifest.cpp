@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "kvstore/crc32c.h"
@@ -113,13 +115,44 @@ std::vector<std::string> parse_prefix_hashes(JsonFields& fields, const partition
   for (const json& value : list) {
     const ChunkId chunk(static_cast<std::int64_t>(hashes.size()));
     const bool closed = grid.tokens_of(chunk).size() == grid.chunk_size();
-    if (!value.is_string() || !(closed ? is_hex(value.get<std::string>(), kHashDigits) : value == "")) {
+    const bool first = grid.document_of(chunk).chunks.begin == chunk;
+    const bool may_have_one = closed && (first || !hashes.back().empty());
+    if (value != "" && !(may_have_one && value.is_string() && is_hex(value.get<std::string>(), kHashDigits))) {
       fields.fail(fmt::format("prefix_hashes[{}]", chunk.value()), value,
-                  closed ? fmt::format("{} hex digits", kHashDigits) : "empty, as for a chunk that is not full");
+                  may_have_one ? fmt::format("{} hex digits or empty", kHashDigits)
+                               : "empty, as for a chunk that is not full or stands behind one without a hash");
     }
     hashes.push_back(value.get<std::string>());
   }
   return hashes;
+}
+
+// Of each sequence all ids of its growing chunk or none; all only where the chain reaches that chunk.
+std::vector<std::vector<std::int64_t>> parse_tail_ids(JsonFields& fields, const AttentionProblem& problem,
+                                                      const std::vector<std::string>& hashes) {
+  if (!fields.has("tail_ids")) return {};  // as in snapshots of the time before there was such a field
+  auto tails = fields.integer_lists("tail_ids", std::numeric_limits<std::int64_t>::min(),
+                                    std::numeric_limits<std::int64_t>::max());
+  const std::vector<std::int64_t> starts = problem.starts();
+  if (!tails.empty() && (tails.size() + 1 != starts.size() || hashes.empty())) {
+    fields.fail("tail_ids", json::array(),
+                fmt::format("empty or, beside prefix_hashes, one list a sequence: it has {}, sequences are {}",
+                            tails.size(), starts.size() - 1));
+  }
+  std::size_t next = 0;  // chunk of the grid
+  for (std::size_t s = 0; s < tails.size(); ++s) {
+    const std::int64_t length = starts[s + 1] - starts[s];
+    const std::int64_t growing = length % problem.chunk_size;
+    const auto full = static_cast<std::size_t>(length / problem.chunk_size);
+    const bool reached = full == 0 || !hashes[next + full - 1].empty();
+    if (!tails[s].empty() && !(reached && static_cast<std::int64_t>(tails[s].size()) == growing)) {
+      fields.fail(fmt::format("tail_ids[{}]", s), json::array(),
+                  reached ? fmt::format("empty or of {} ids, the tokens of its growing chunk", growing)
+                          : "empty, as behind a chunk without a hash");
+    }
+    next += full + (growing > 0 ? 1 : 0);
+  }
+  return tails;
 }
 
 void parse_problem(JsonFields& fields, const std::string& path, SnapshotManifest& manifest) {
@@ -165,31 +198,35 @@ std::string manifest_text(const SnapshotManifest& manifest) {
                       {"checksum", fmt::format("{:08x}", shard.checksum)},
                       {"chunks", shard.chunks}});
   }
-  const std::vector<std::pair<const char*, json>> fields = {{"ringmark_snapshot", kVersion},
-                                                            {"generation", manifest.generation},
-                                                            {"layer", manifest.layer},
-                                                            {"tokens", problem.tokens},
-                                                            {"cu_seqlens", problem.cu_seqlens},
-                                                            {"heads", problem.heads},
-                                                            {"kv_heads", problem.kv_heads},
-                                                            {"head_dim", problem.head_dim},
-                                                            {"chunk_size", problem.chunk_size},
-                                                            {"dtype", name_of(problem.dtype)},
-                                                            {"scale", problem.scale},
-                                                            {"landmark_slots", problem.landmark_slots},
-                                                            {"window", policy.window},
-                                                            {"topk", policy.topk},
-                                                            {"sinks", policy.sinks},
-                                                            {"scorer", name_of(policy.scorer)},
-                                                            {"block_format", name_of(manifest.format)},
-                                                            {"prefix_hashes", manifest.prefix_hashes},
-                                                            {"shards", shards}};
+  std::vector<std::pair<const char*, json>> fields = {{"ringmark_snapshot", kVersion},
+                                                      {"generation", manifest.generation},
+                                                      {"layer", manifest.layer},
+                                                      {"tokens", problem.tokens},
+                                                      {"cu_seqlens", problem.cu_seqlens},
+                                                      {"heads", problem.heads},
+                                                      {"kv_heads", problem.kv_heads},
+                                                      {"head_dim", problem.head_dim},
+                                                      {"chunk_size", problem.chunk_size},
+                                                      {"dtype", name_of(problem.dtype)},
+                                                      {"scale", problem.scale},
+                                                      {"landmark_slots", problem.landmark_slots},
+                                                      {"window", policy.window},
+                                                      {"topk", policy.topk},
+                                                      {"sinks", policy.sinks},
+                                                      {"scorer", name_of(policy.scorer)},
+                                                      {"block_format", name_of(manifest.format)},
+                                                      {"prefix_hashes", manifest.prefixes.hashes}};
+  if (!manifest.prefixes.tails.empty()) fields.emplace_back("tail_ids", manifest.prefixes.tails);
+  fields.emplace_back("shards", shards);
   std::string text = "{\n";
   for (const auto& [name, value] : fields) text += fmt::format("  \"{}\": {},\n", name, value.dump());
   return text + checksum_line(crc32c(std::as_bytes(std::span(text))));
 }
 
 SnapshotManifest parse_manifest(std::string_view text, const std::string& path) {
+  if (std::cmp_greater(text.size(), kMaxManifestBytes)) {
+    fail_bad_input(fmt::format("{}: has {} bytes, above the limit of {}", path, text.size(), kMaxManifestBytes));
+  }
   const json document = parse_strict_json(path, text, kDepth);
   JsonFields fields(path, "", document);
   SnapshotManifest manifest;
@@ -199,7 +236,8 @@ SnapshotManifest parse_manifest(std::string_view text, const std::string& path) 
   parse_problem(fields, path, manifest);
   manifest.format = choice(fields, "block_format", kFormats);
   const partition::SequenceGrid grid(manifest.problem, manifest.policy);
-  manifest.prefix_hashes = parse_prefix_hashes(fields, grid);
+  manifest.prefixes.hashes = parse_prefix_hashes(fields, grid);
+  manifest.prefixes.tails = parse_tail_ids(fields, manifest.problem, manifest.prefixes.hashes);
   for (const json& value : fields.array("shards")) {
     manifest.shards.push_back(parse_shard(path, manifest.shards.size(), value, grid.chunk_count()));
   }

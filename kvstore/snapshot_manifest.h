@@ -9,6 +9,7 @@
 
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
+#include "kvstore/prefix_chains.h"
 
 namespace ringmark::kvstore {
 
@@ -28,14 +29,15 @@ struct SnapshotManifest {
   AttentionProblem problem;  // tokens and cu_seqlens: what is kept
   AttentionPolicy policy;
   BlockFormat format = BlockFormat::kAsInput;
-  std::vector<std::string> prefix_hashes;  // by chunk: 64 hex digits, "" for one that grows; none: no token ids known
+  KnownPrefixes prefixes;
   std::vector<SnapshotShard> shards;
 };
 
 std::string manifest_text(const SnapshotManifest& manifest);
 // Throws Error(kBadInput) naming `path`, the field, the value and the limit, for whatever is not a whole, consistent
-// manifest: unknown version, wrong types, numbers past their limits, file names that are no plain names, chunks that
-// are missing, doubled or outside of the grid, a checksum that is not that of the text.
+// manifest: more than kMaxManifestBytes, unknown version, wrong types, numbers past their limits, file names that are
+// no plain names, chunks that are missing, doubled or outside of the grid, prefixes that fit no sequence, a checksum
+// that is not that of the text.
 SnapshotManifest parse_manifest(std::string_view text, const std::string& path);
 
 }  // namespace ringmark::kvstore

@@ -173,8 +173,8 @@ class SnapshotWriter {
   }
 
   void commit() {
-    SnapshotManifest manifest{generation_,      contents_.layer,         contents_.problem, contents_.policy,
-                              contents_.format, contents_.prefix_hashes, gather_shards()};
+    SnapshotManifest manifest{generation_,      contents_.layer,    contents_.problem, contents_.policy,
+                              contents_.format, contents_.prefixes, gather_shards()};
     // Where a peer is lost on the way, the manifest may be there.
     keeps_files_ = true;
     try {

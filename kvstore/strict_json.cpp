@@ -104,10 +104,27 @@ const json& JsonFields::array(const char* name) {
 }
 
 std::vector<std::int64_t> JsonFields::integers(const char* name, std::int64_t low, std::int64_t high) {
-  std::vector<std::int64_t> numbers;
+  return integers_of(name, array(name), low, high);
+}
+
+std::vector<std::vector<std::int64_t>> JsonFields::integer_lists(const char* name, std::int64_t low,
+                                                                 std::int64_t high) {
+  std::vector<std::vector<std::int64_t>> lists;
   for (const json& value : array(name)) {
-    if (!is_integer_in(value, low, high))
+    const std::string field = fmt::format("{}[{}]", name, lists.size());
+    if (!value.is_array()) fail(field, value, "a list");
+    lists.push_back(integers_of(field, value, low, high));
+  }
+  return lists;
+}
+
+std::vector<std::int64_t> JsonFields::integers_of(const std::string& name, const json& list, std::int64_t low,
+                                                  std::int64_t high) const {
+  std::vector<std::int64_t> numbers;
+  for (const json& value : list) {
+    if (!is_integer_in(value, low, high)) {
       fail(fmt::format("{}[{}]", name, numbers.size()), value, range_text(low, high));
+    }
     numbers.push_back(value.get<std::int64_t>());
   }
   return numbers;

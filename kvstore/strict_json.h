@@ -29,12 +29,18 @@ class JsonFields {
   std::string text(const char* name);
   const nlohmann::json& array(const char* name);
   std::vector<std::int64_t> integers(const char* name, std::int64_t low, std::int64_t high);
+  // A list of lists.
+  std::vector<std::vector<std::int64_t>> integer_lists(const char* name, std::int64_t low, std::int64_t high);
+  // For fields that may be missing.
+  bool has(const char* name) const { return object_.contains(name); }
   void finish() const;
 
   [[noreturn]] void fail(const std::string& field, const nlohmann::json& value, const std::string& limit) const;
 
  private:
   const nlohmann::json& take(const char* name);
+  std::vector<std::int64_t> integers_of(const std::string& name, const nlohmann::json& list, std::int64_t low,
+                                        std::int64_t high) const;
 
   const std::string& path_;
   std::string where_;

@@ -85,23 +85,43 @@ Layout make_layout(const SequenceGrid& grid, int ranks, Balance balance) {
   Layout layout;
   layout.owner_ = deal(grid, ranks, balance);
   layout.chunks_of_.resize(static_cast<std::size_t>(ranks));
-  layout.token_count_.assign(static_cast<std::size_t>(ranks), 0);
   for (std::int64_t c = 0; c < grid.chunk_count(); ++c) {
     const auto rank = static_cast<std::size_t>(layout.owner_[static_cast<std::size_t>(c)]);
-    const Range<TokenId> tokens = grid.tokens_of(ChunkId(c));
     layout.slot_.push_back(static_cast<std::int64_t>(layout.chunks_of_[rank].size()));
-    layout.first_row_.push_back(layout.token_count_[rank]);
-    layout.chunk_tokens_.push_back(tokens);
+    layout.chunk_tokens_.push_back(grid.tokens_of(ChunkId(c)));
     layout.chunks_of_[rank].push_back(ChunkId(c));
-    layout.token_count_[rank] += tokens.size();
   }
+  layout.count_rows();
   return layout;
+}
+
+Layout leave_out(Layout layout, const std::vector<bool>& chunks) {
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    if (chunks[c]) layout.chunk_tokens_[c].end = layout.chunk_tokens_[c].begin;
+  }
+  layout.count_rows();
+  return layout;
+}
+
+void Layout::count_rows() {
+  first_row_.clear();
+  token_count_.assign(chunks_of_.size(), 0);
+  for (std::size_t c = 0; c < owner_.size(); ++c) {
+    std::int64_t& count = token_count_[static_cast<std::size_t>(owner_[c])];
+    first_row_.push_back(count);
+    count += chunk_tokens_[c].size();
+  }
+}
+
+std::int64_t Layout::token_count() const {
+  return std::accumulate(token_count_.begin(), token_count_.end(), std::int64_t{0});
 }
 
 std::vector<Range<TokenId>> Layout::token_runs(RankId rank) const {
   std::vector<Range<TokenId>> runs;
   for (const ChunkId chunk : chunks_of(rank)) {
     const Range<TokenId> tokens = chunk_tokens_[static_cast<std::size_t>(chunk.value())];
+    if (tokens.empty()) continue;
     if (!runs.empty() && runs.back().end == tokens.begin) {
       runs.back().end = tokens.end;
     } else {
@@ -125,7 +145,7 @@ WorkBalance measure_balance(const SequenceGrid& grid, const Layout& layout) {
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     std::int64_t pairs = 0;
     for (const ChunkId chunk : layout.chunks_of(RankId(rank))) {
-      pairs += pairs_of(grid, grid.tokens_of(chunk));
+      if (layout.has_rows(chunk)) pairs += pairs_of(grid, grid.tokens_of(chunk));
     }
     balance.pairs.push_back(pairs);
   }

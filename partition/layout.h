@@ -27,6 +27,10 @@ class Layout {
   std::int64_t slot(ChunkId chunk) const { return slot_[static_cast<std::size_t>(chunk.value())]; }
   const std::vector<ChunkId>& chunks_of(RankId rank) const { return chunks_of_[index(rank)]; }
   std::int64_t token_count(RankId rank) const { return token_count_[index(rank)]; }
+  // Of all ranks.
+  std::int64_t token_count() const;
+  // False for chunks that were left out of the shards.
+  bool has_rows(ChunkId chunk) const { return !chunk_tokens_[static_cast<std::size_t>(chunk.value())].empty(); }
   // Row of a shard at which the chunk's first token stands.
   std::int64_t first_row(ChunkId chunk) const { return first_row_[static_cast<std::size_t>(chunk.value())]; }
   // The shard's tokens as maximal runs of consecutive ids, in row order: what to read from a file of the whole
@@ -37,6 +41,8 @@ class Layout {
 
  private:
   friend Layout make_layout(const SequenceGrid& grid, int ranks, Balance balance);
+  friend Layout leave_out(Layout layout, const std::vector<bool>& chunks);
+  void count_rows();
   static std::size_t index(RankId rank) { return static_cast<std::size_t>(rank.value()); }
 
   std::vector<std::int32_t> owner_;
@@ -48,6 +54,9 @@ class Layout {
 };
 
 Layout make_layout(const SequenceGrid& grid, int ranks, Balance balance);
+
+// The same owners and slots, but the shards have no rows of these chunks (by chunk): they were computed before.
+Layout leave_out(Layout layout, const std::vector<bool>& chunks);
 
 // (query, chunk) pairs that each rank works on for its own queries, and how uneven they are.
 struct WorkBalance {

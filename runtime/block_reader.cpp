@@ -24,9 +24,10 @@ BlockReader::BlockReader(const KeptLayer& layer, comm::BlockTransport& transport
       table_(BlockShape::of(layer.problem()), layer.grid().chunk_count(), layer.problem().kv_heads),
       records_{layer.landmark_shape(), std::vector<const float*>(size(layer.grid().chunk_count()), nullptr)} {}
 
-std::int64_t BlockReader::entry_bytes(const KeptLayer& layer) {
+std::int64_t BlockReader::entry_bytes(const KeptShape& shape) {
   constexpr std::int64_t kAlignment = 64;
-  const std::int64_t bytes = BlockShape::of(layer.problem()).bytes() + layer.parcel().landmark_bytes();
+  const std::int64_t block = BlockShape::of(shape.problem).bytes();
+  const std::int64_t bytes = block + BlockParcel(shape.problem, shape.landmark_shape(), block).landmark_bytes();
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -36,6 +37,14 @@ bool BlockReader::needs_cache(const BlockId& block) const {
 
 kvstore::BlockKey BlockReader::key_of(const BlockId& block) const {
   return {layer_.shape().layer, block.chunk, block.kv_head, layer_.shape().generation};
+}
+
+void BlockReader::start(std::span<const BlockId> needs) {
+  std::vector<BlockId> blocks;
+  for (const BlockId& block : needs) {
+    if (is_remote(block) && !cache_.find(key_of(block))) blocks.push_back(block);
+  }
+  if (!blocks.empty()) started_.emplace(begin_pull(std::move(blocks)));
 }
 
 void BlockReader::hold(std::span<const BlockId> needs) {
@@ -48,27 +57,36 @@ void BlockReader::hold(std::span<const BlockId> needs) {
       pins_.push_back(std::move(*pin));
       ++counts_.cache_hits;
     } else {
-      (layer_.layout().owner(block.chunk) == layer_.rank() ? own : remote).push_back(block);
+      (is_remote(block) ? remote : own).push_back(block);
     }
   }
   // What was found is pinned by now: nothing that comes can push it out.
-  pull(remote);
+  if (!remote.empty()) {
+    const std::optional<Pull> started = std::exchange(started_, std::nullopt);
+    if (started) {
+      const auto begun = [&](const BlockId& block) { return std::ranges::binary_search(started->blocks, block); };
+      finish_pull(*started);
+      std::erase_if(remote, begun);
+    }
+    finish_pull(begin_pull(std::move(remote)));
+  }
   for (const BlockId& block : own) decode(block, layer_.kept_block(block.chunk, block.kv_head), {});
 }
 
-void BlockReader::pull(std::span<const BlockId> blocks) {
-  if (blocks.empty()) return;
+BlockReader::Pull BlockReader::begin_pull(std::vector<BlockId> blocks) {
   const BlockParcel& parcel = layer_.parcel();
-  std::vector<std::byte> parcels(blocks.size() * size(parcel.bytes()));
+  Pull pull{std::move(blocks), {}, nullptr};
+  if (pull.blocks.empty()) return pull;
+  pull.parcels.resize(pull.blocks.size() * size(parcel.bytes()));
   std::vector<comm::RemoteRead> reads;
-  comm::Bytes rest = parcels;
+  comm::Bytes rest = pull.parcels;
   const auto read = [&](const BlockId& block, int region, std::int64_t offset, std::int64_t bytes) {
     const auto peer = static_cast<int>(layer_.layout().owner(block.chunk).value());
     if (bytes > 0) reads.push_back({peer, region, offset, rest.first(size(bytes))});
     rest = rest.subspan(size(bytes));
   };
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-  for (const BlockId& block : blocks) {
+  for (const BlockId& block : pull.blocks) {
     const std::int64_t slot = layer_.layout().slot(block.chunk);
     const std::int64_t record = slot * parcel.record_floats();
     const std::int64_t place = slot * layer_.problem().kv_heads + block.kv_head;
@@ -76,10 +94,17 @@ void BlockReader::pull(std::span<const BlockId> blocks) {
     read(block, KeptLayer::kLandmarkRegion, (record + parcel.keys_at(block.kv_head)) * kFloat, parcel.key_bytes());
     read(block, KeptLayer::kLandmarkRegion, (record + parcel.biases_at(block.kv_head)) * kFloat, parcel.bias_bytes());
   }
-  transport_.get(reads)->wait();
-  counts_.bytes_pulled += static_cast<std::int64_t>(parcels.size());
-  std::span<const std::byte> next = parcels;
-  for (const BlockId& block : blocks) {
+  pull.reads = transport_.get(reads);
+  counts_.bytes_pulled += static_cast<std::int64_t>(pull.parcels.size());
+  return pull;
+}
+
+void BlockReader::finish_pull(const Pull& pull) {
+  if (pull.blocks.empty()) return;
+  pull.reads->wait();
+  const BlockParcel& parcel = layer_.parcel();
+  std::span<const std::byte> next = pull.parcels;
+  for (const BlockId& block : pull.blocks) {
     const auto one = next.first(size(parcel.bytes()));
     layer_.tags().verify(static_cast<int>(layer_.rank().value()),
                          static_cast<int>(layer_.layout().owner(block.chunk).value()), block.chunk, block.kv_head, one);

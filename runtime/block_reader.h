@@ -2,6 +2,7 @@
 // kept in another format than the kernels read) through the cache. What comes from a peer is compared with its checksum
 // before anything reads it.
 //
+//     reader.start(needs);      // if there is something else to do meanwhile
 //     reader.hold(needs);       // the blocks stand in table(), their landmark records in records()
 //     ... kernels ...
 //     reader.release();         // nothing is pinned any more
@@ -9,6 +10,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,16 +33,18 @@ class BlockReader {
     std::int64_t cache_hits = 0;
   };
 
-  // All outlive the reader; the entries of `cache` have entry_bytes(layer).
+  // All outlive the reader; the entries of `cache` have entry_bytes() of its shape.
   BlockReader(const KeptLayer& layer, comm::BlockTransport& transport, kvstore::BlockCache& cache);
 
   // Bytes of a cache entry: the decoded block and the landmark parts of its kv head.
-  static std::int64_t entry_bytes(const KeptLayer& layer);
+  static std::int64_t entry_bytes(const KeptShape& shape);
   // Whether the kernels can read the block only through the cache.
   bool needs_cache(const BlockId& block) const;
   // Whether the block can be had without a peer, as things stand.
   bool is_here(const BlockId& block) { return !needs_cache(block) || cache_.find(key_of(block)).has_value(); }
 
+  // Begins to read what hold() of the same blocks, the next that needs peers, will wait for.
+  void start(std::span<const BlockId> needs);
   // Ascending closed blocks, each once; those that need the cache fit into it. Throws Error(kPeer) when a peer misses
   // the deadline or a block is not what it must be.
   void hold(std::span<const BlockId> needs);
@@ -51,11 +56,20 @@ class BlockReader {
   Counts take_counts() { return std::exchange(counts_, {}); }
 
  private:
+  // Blocks on their way; the reads end before the memory that they write to.
+  struct Pull {
+    std::vector<BlockId> blocks;
+    std::vector<std::byte> parcels;
+    std::unique_ptr<comm::PendingReads> reads;
+  };
+
   kvstore::BlockKey key_of(const BlockId& block) const;
   void enter(const BlockId& block, const std::byte* bytes);
   void enter(const BlockId& block, const kvstore::BlockCache::Pin& pin);
   void decode(const BlockId& block, std::span<const std::byte> encoded, std::span<const std::byte> landmark);
-  void pull(std::span<const BlockId> blocks);
+  bool is_remote(const BlockId& block) const { return layer_.layout().owner(block.chunk) != layer_.rank(); }
+  Pull begin_pull(std::vector<BlockId> blocks);
+  void finish_pull(const Pull& pull);
 
   const KeptLayer& layer_;
   comm::BlockTransport& transport_;
@@ -66,6 +80,7 @@ class BlockReader {
   std::vector<BlockId> entered_;
   std::vector<kvstore::BlockCache::Pin> pins_;
   std::map<ChunkId, std::vector<float>> assembled_;  // records of remote chunks, the parts that are here
+  std::optional<Pull> started_;
   Counts counts_;
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/attend_window.h"
 #include "kernels/score_chunks.h"
 #include "runtime/exchange_costs.h"
+#include "runtime/row_needs.h"
 #include "runtime/score_exchange.h"
 
 namespace ringmark::runtime {
@@ -21,15 +22,6 @@ namespace {
 using kernels::Selection;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-
-// Chunks besides its own that a row may read at once: those of its window and sinks, or those that it chose.
-std::int64_t most_chunks_of_a_row(const AttentionProblem& problem, const AttentionPolicy& policy,
-                                  std::int64_t longest_chunks) {
-  const std::int64_t window = policy.window > 0 ? (policy.window - 1) / problem.chunk_size + 1 : 0;
-  const std::int64_t sinks = (policy.sinks + problem.chunk_size - 1) / problem.chunk_size;
-  const std::int64_t chosen = policy.selects() ? policy.topk : 0;
-  return std::min(longest_chunks, std::max(window + sinks, chosen));
-}
 
 // Results to which nothing was added yet.
 struct EmptyRows {
@@ -57,6 +49,23 @@ DecodeTraffic& DecodeTraffic::operator+=(const DecodeTraffic& other) {
   return *this;
 }
 
+void DecodeStep::add(DecodeStep part, std::int64_t first_row) {
+  if (tokens.empty() && first_row == 0) {  // usually the whole step
+    *this = std::move(part);
+    return;
+  }
+  for (std::int64_t& row : part.rows) row += first_row;
+  const auto append = [](auto& all, const auto& more) { all.insert(all.end(), more.begin(), more.end()); };
+  append(tokens, part.tokens);
+  append(rows, part.rows);
+  append(out, part.out);
+  append(lse, part.lse);
+  append(selection.chunks, part.selection.chunks);
+  selection.rows += part.selection.rows;
+  traffic += part.traffic;
+  stop = stop || part.stop;
+}
+
 // A step's rows, or the part of them that is done at once.
 struct Decoder::Tile {
   Tile(const NewTokens& new_rows, const KeptLayer& layer)
@@ -79,15 +88,12 @@ struct Decoder::Tile {
   bool stop = false;
 };
 
-std::int64_t Decoder::least_cache_bytes(const KeptLayer& layer, int ranks) {
-  const bool decodes = layer.shape().format != kvstore::BlockFormat::kAsInput;
+std::int64_t Decoder::least_cache_bytes(const KeptShape& shape, int ranks) {
+  const bool decodes = shape.format != kvstore::BlockFormat::kAsInput;
   if (ranks == 1 && !decodes) return 0;
-  std::int64_t longest = 0;
-  for (const partition::Document& document : layer.grid().documents()) {
-    longest = std::max(longest, document.chunks.size());
-  }
-  const std::int64_t chunks = most_chunks_of_a_row(layer.problem(), layer.policy(), longest);
-  return chunks * layer.problem().kv_heads * BlockReader::entry_bytes(layer);
+  const partition::SequenceGrid grid(shape.problem, shape.policy);
+  return most_chunks_of_a_row(shape.problem, shape.policy, grid) * shape.problem.kv_heads *
+         BlockReader::entry_bytes(shape);
 }
 
 Decoder::Decoder(comm::Communicator& communicator, comm::BlockTransport& transport, KeptLayer& layer,
@@ -96,10 +102,10 @@ Decoder::Decoder(comm::Communicator& communicator, comm::BlockTransport& transpo
       layer_(layer),
       options_(options),
       costs_(options.costs ? *options.costs : measure_exchange_costs(communicator, transport, layer)),
-      cache_(options.cache_bytes, BlockReader::entry_bytes(layer)),
+      cache_(options.cache_bytes, BlockReader::entry_bytes(layer.shape())),
       reader_(layer, transport, cache_),
       planner_(options.exchange, costs_) {
-  const std::int64_t least = least_cache_bytes(layer, communicator.size());
+  const std::int64_t least = least_cache_bytes(layer.shape(), communicator.size());
   if (options.cache_bytes < least) {
     fail_bad_input(fmt::format("cache of {} bytes is below the {} bytes that one row may need at once",
                                options.cache_bytes, least));
@@ -116,17 +122,7 @@ DecodeStep Decoder::step(const NewTokens& rows, bool stop) {
   DecodeStep whole;
   whole.selection = Selection(0, layer_.problem().kv_heads, layer_.policy().selects() ? layer_.policy().topk : 0);
   for (std::int64_t begin = 0; begin < rows.rows(); begin += options_.tile_rows) {
-    DecodeStep part = run_tile(rows.slice(begin, std::min(rows.rows(), begin + options_.tile_rows)), stop);
-    for (std::int64_t& row : part.rows) row += begin;
-    const auto append = [](auto& all, const auto& more) { all.insert(all.end(), more.begin(), more.end()); };
-    append(whole.tokens, part.tokens);
-    append(whole.rows, part.rows);
-    append(whole.out, part.out);
-    append(whole.lse, part.lse);
-    append(whole.selection.chunks, part.selection.chunks);
-    whole.selection.rows += part.selection.rows;
-    whole.traffic += part.traffic;
-    whole.stop = whole.stop || part.stop;
+    whole.add(run_tile(rows.slice(begin, std::min(rows.rows(), begin + options_.tile_rows)), stop), begin);
   }
   ++steps_;
   return whole;
@@ -214,38 +210,45 @@ struct Decoder::Exchanged {
 
 Decoder::Exchanged Decoder::plan_exchange(Tile& tile) {
   const std::span<const RankId> homes = tile.homes;
+  const auto is_mine = [&](std::int64_t row) { return homes[size(row)] == layer_.rank(); };
+  Exchanged exchanged;
+  if (options_.exchange == Exchange::kPull) {  // every block comes to its rows: nobody has to know what others want
+    exchanged.here = part_of(tile.selection, [&](std::int64_t row, const BlockId&) { return is_mine(row); });
+    return exchanged;
+  }
   const std::vector<Demands> wanted = demands_of_home(tile.selection, homes, layer_.layout(), layer_.rank());
   const std::vector<Demands> on_me = demands_on_owner(tile.selection, homes, layer_.layout(), layer_.rank());
   Choices pushed_to_me, pushed_by_me;
   for (const Demands& demands : wanted) {
     pushed_to_me.push_back(planner_.plan(demands, [&](const BlockId& block) { return reader_.is_here(block); }));
   }
-  if (options_.exchange == Exchange::kAuto) {
-    ReceivedChoices choices = exchange_choices(communicator_, stage("exchange choices"), pushed_to_me, on_me);
-    pushed_by_me = std::move(choices.pushed);
-    tile.traffic.bytes_of_plans = choices.bytes;
-  } else {
-    for (const Demands& demands : on_me) {
-      pushed_by_me.emplace_back(demands.size(), options_.exchange == Exchange::kPush);
-    }
-  }
-
-  Exchanged exchanged;
-  std::vector<std::vector<BlockId>> by_me;  // by home
   std::vector<BlockId> to_me;
-  for (std::size_t rank = 0; rank < on_me.size(); ++rank) {
-    exchanged.sends.push_back(partials_of(on_me[rank], pushed_by_me[rank]));
+  for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
     exchanged.receives.push_back(partials_of(wanted[rank], pushed_to_me[rank]));
-    by_me.push_back(pushed_blocks(on_me[rank], pushed_by_me[rank]));
     const std::vector<BlockId> from_rank = pushed_blocks(wanted[rank], pushed_to_me[rank]);
     to_me.insert(to_me.end(), from_rank.begin(), from_rank.end());
   }
   std::sort(to_me.begin(), to_me.end());
   tile.traffic.blocks_pushed = static_cast<std::int64_t>(to_me.size());
-  const auto is_mine = [&](std::int64_t row) { return homes[size(row)] == layer_.rank(); };
   exchanged.here = part_of(tile.selection, [&](std::int64_t row, const BlockId& block) {
     return is_mine(row) && !std::binary_search(to_me.begin(), to_me.end(), block);
   });
+  // The first blocks are on their way while the rest is planned and what others wait for is attended.
+  const std::vector<HeldRows> parts = parts_of(exchanged.here);
+  if (!parts.empty()) reader_.start(parts.front().needs);
+
+  if (options_.exchange == Exchange::kAuto) {
+    ReceivedChoices choices = exchange_choices(communicator_, stage("exchange choices"), pushed_to_me, on_me);
+    pushed_by_me = std::move(choices.pushed);
+    tile.traffic.bytes_of_plans = choices.bytes;
+  } else {
+    for (const Demands& demands : on_me) pushed_by_me.emplace_back(demands.size(), true);
+  }
+  std::vector<std::vector<BlockId>> by_me;  // by home
+  for (std::size_t rank = 0; rank < on_me.size(); ++rank) {
+    exchanged.sends.push_back(partials_of(on_me[rank], pushed_by_me[rank]));
+    by_me.push_back(pushed_blocks(on_me[rank], pushed_by_me[rank]));
+  }
   exchanged.for_others = part_of(tile.selection, [&](std::int64_t row, const BlockId& block) {
     const std::vector<BlockId>& blocks = by_me[size(homes[size(row)].value())];
     return !is_mine(row) && std::binary_search(blocks.begin(), blocks.end(), block);
@@ -257,24 +260,28 @@ void Decoder::attend_chosen(Tile& tile) {
   const auto span = clock_.time("attend");
   if (tile.selection.topk == 0) return;
   const Exchanged exchanged = plan_exchange(tile);
-  // What others wait for comes first.
+  if (options_.exchange == Exchange::kPull) return attend(tile, exchanged.here, tile.result.view());
+  // What others wait for comes first, and is on its way while this rank goes on.
   EmptyRows partial(tile.rows.rows(), layer_.problem().heads, layer_.problem().head_dim);
   attend(tile, exchanged.for_others, partial.view());
+  PartialExchange partials(communicator_, stage("exchange partials"), layer_.problem().group(), exchanged.sends,
+                           partial.view(), exchanged.receives);
   attend(tile, exchanged.here, tile.result.view());
-  if (options_.exchange == Exchange::kPull) return;
-  tile.traffic.bytes_pushed =
-      exchange_partials(communicator_, stage("exchange partials"), layer_.problem().group(), exchanged.sends,
-                        partial.view(), exchanged.receives, tile.result.view());
+  tile.traffic.bytes_pushed = partials.merge_into(tile.result.view());
 }
 
-void Decoder::attend(const Tile& tile, const Selection& chosen, const PartialRows& into) {
+std::vector<HeldRows> Decoder::parts_of(const Selection& chosen) const {
   const auto needs = [&](std::int64_t row, std::vector<BlockId>& blocks) {
     for (std::int64_t kv_head = 0; kv_head < chosen.kv_heads; ++kv_head) {
       for (const std::int32_t chunk : chosen.chosen(row, kv_head)) blocks.push_back({ChunkId(chunk), kv_head});
     }
   };
   const auto counts = [&](const BlockId& block) { return reader_.needs_cache(block); };
-  for (const HeldRows& part : cut_rows({0, chosen.rows}, needs, counts, cache_.capacity())) {
+  return cut_rows({0, chosen.rows}, needs, counts, cache_.capacity());
+}
+
+void Decoder::attend(const Tile& tile, const Selection& chosen, const PartialRows& into) {
+  for (const HeldRows& part : parts_of(chosen)) {
     if (part.needs.empty()) continue;
     reader_.hold(part.needs);
     kernels::attend_chunks(layer_.problem(), layer_.grid(), tile.rows.queries, tile.scoring_queries(layer_.policy()),

@@ -52,6 +52,9 @@ struct DecodeStep {
   kernels::Selection selection;    // of all rows
   DecodeTraffic traffic;
   bool stop = false;  // some rank was asked to stop: all of them learn it in the same step
+
+  // Joins the result of rows [first_row, ...) of the same step.
+  void add(DecodeStep part, std::int64_t first_row);
 };
 
 class Decoder {
@@ -72,7 +75,7 @@ class Decoder {
   const StageClock& clock() const { return clock_; }
 
   // Bytes that the cache needs for what one row may need at once; 0 where nothing goes through it.
-  static std::int64_t least_cache_bytes(const KeptLayer& layer, int ranks);
+  static std::int64_t least_cache_bytes(const KeptShape& shape, int ranks);
 
  private:
   struct Tile;
@@ -84,6 +87,8 @@ class Decoder {
   void select(Tile& tile, bool stop);
   Exchanged plan_exchange(Tile& tile);
   void attend_chosen(Tile& tile);
+  // Rows whose blocks are held together.
+  std::vector<HeldRows> parts_of(const kernels::Selection& chosen) const;
   void attend(const Tile& tile, const kernels::Selection& chosen, const PartialRows& into);
   DecodeStep finish(Tile& tile);
 

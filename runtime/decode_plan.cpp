@@ -109,23 +109,32 @@ std::vector<HeldRows> cut_rows(RowRange rows,
                                const std::function<void(std::int64_t row, std::vector<BlockId>& blocks)>& needs,
                                const std::function<bool(const BlockId&)>& counts, std::int64_t capacity) {
   std::vector<HeldRows> parts;
-  std::vector<BlockId> of_row, both;
+  std::int64_t held = 0;  // of the last part's needs, those that count
+  std::vector<BlockId> of_row, fresh, both;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     of_row.clear();
     needs(row, of_row);
     std::sort(of_row.begin(), of_row.end());
     of_row.erase(std::unique(of_row.begin(), of_row.end()), of_row.end());
     if (!parts.empty()) {
-      both.clear();
-      std::set_union(of_row.begin(), of_row.end(), parts.back().needs.begin(), parts.back().needs.end(),
-                     std::back_inserter(both));
-      if (std::count_if(both.begin(), both.end(), counts) <= capacity) {
-        parts.back().rows.end = row + 1;
-        std::swap(parts.back().needs, both);
+      HeldRows& part = parts.back();
+      fresh.clear();
+      std::copy_if(of_row.begin(), of_row.end(), std::back_inserter(fresh), [&](const BlockId& block) {
+        return !std::binary_search(part.needs.begin(), part.needs.end(), block);
+      });
+      const std::int64_t more = std::count_if(fresh.begin(), fresh.end(), counts);
+      if (held + more <= capacity) {
+        held += more;
+        part.rows.end = row + 1;
+        if (fresh.empty()) continue;  // most rows choose what their neighbours do
+        both.clear();
+        std::merge(fresh.begin(), fresh.end(), part.needs.begin(), part.needs.end(), std::back_inserter(both));
+        std::swap(part.needs, both);
         continue;
       }
     }
     parts.push_back({{row, row + 1}, of_row});
+    held = std::count_if(of_row.begin(), of_row.end(), counts);
   }
   return parts;
 }

@@ -14,22 +14,13 @@ namespace ringmark::runtime {
 namespace {
 
 using kernels::BlockShape;
-using kernels::LandmarkShape;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-
-LandmarkShape landmark_shape_of(const AttentionProblem& problem, const AttentionPolicy& policy) {
-  return LandmarkShape::of(problem, policy.selects() ? policy.scorer : Scorer::kNone);
-}
-
-std::vector<std::int64_t> starts_of(const AttentionProblem& problem) {
-  return problem.cu_seqlens.empty() ? std::vector<std::int64_t>{0, problem.tokens} : problem.cu_seqlens;
-}
 
 }  // namespace
 
 KeptShape grown_shape(const kvstore::SnapshotManifest& manifest, std::span<const std::int64_t> capacities) {
-  const std::vector<std::int64_t> kept = starts_of(manifest.problem);
+  const std::vector<std::int64_t> kept = manifest.problem.starts();
   require(capacities.size() + 1 == kept.size(), "every kept sequence has a capacity");
   KeptShape shape{manifest.layer, manifest.problem, manifest.policy, manifest.format, manifest.generation};
   shape.problem.cu_seqlens = {0};
@@ -46,11 +37,26 @@ KeptShape grown_shape(const kvstore::SnapshotManifest& manifest, std::span<const
   return shape;
 }
 
+void read_closed_chunk(const kvstore::Snapshot& snapshot, ChunkId kept, const KeptShape& shape,
+                       std::span<std::byte> blocks, std::span<float> landmark) {
+  if (!snapshot.has_landmark(kept)) landmark = {};
+  if (snapshot.manifest().format == shape.format) return snapshot.read(kept, blocks, landmark);
+  const BlockShape block = BlockShape::of(shape.problem);
+  const kvstore::BlockCodec old(snapshot.manifest().format, block), codec(shape.format, block);
+  std::vector<std::byte> encoded(size(shape.problem.kv_heads * old.encoded_bytes()));
+  std::vector<std::byte> decoded(size(block.bytes()));
+  snapshot.read(kept, encoded, landmark);
+  for (std::int64_t kv_head = 0; kv_head < shape.problem.kv_heads; ++kv_head) {
+    old.decode(std::span(encoded).subspan(size(kv_head * old.encoded_bytes()), size(old.encoded_bytes())), decoded);
+    codec.encode(decoded, blocks.subspan(size(kv_head * codec.encoded_bytes()), size(codec.encoded_bytes())));
+  }
+}
+
 std::int64_t KeptLayer::exposed_bytes(const KeptShape& shape, int ranks) {
   const partition::SequenceGrid grid(shape.problem, shape.policy);
   const kvstore::BlockCodec codec(shape.format, BlockShape::of(shape.problem));
   const std::int64_t chunks = (grid.chunk_count() + ranks - 1) / ranks;
-  const std::int64_t record = landmark_shape_of(shape.problem, shape.policy).record_floats();
+  const std::int64_t record = shape.landmark_shape().record_floats();
   return chunks * (shape.problem.kv_heads * codec.encoded_bytes() + record * static_cast<std::int64_t>(sizeof(float)));
 }
 
@@ -61,23 +67,14 @@ KeptLayer::KeptLayer(comm::Communicator& communicator, comm::BlockTransport& tra
       shape_(shape),
       threads_(threads),
       rank_(communicator.rank()),
-      grid_(shape.problem, shape.policy),
-      layout_(partition::make_layout(grid_, communicator.size(), partition::Balance::kRotate)),
+      sequences_(shape.problem, shape.policy, communicator.size()),
       codec_(shape.format, BlockShape::of(shape.problem)),
-      landmark_shape_(landmark_shape_of(shape.problem, shape.policy)),
+      landmark_shape_(shape.landmark_shape()),
       parcel_(shape.problem, landmark_shape_, codec_.encoded_bytes()),
-      tags_(shape.layer, grid_.chunk_count(), shape.problem.kv_heads),
-      closing_(BlockShape::of(shape.problem), grid_.chunk_count(), shape.problem.kv_heads),
+      tags_(shape.layer, grid().chunk_count(), shape.problem.kv_heads),
+      closing_(BlockShape::of(shape.problem), grid().chunk_count(), shape.problem.kv_heads),
       landmarks_(landmark_shape_, own_landmarks()) {
-  const std::vector<std::int64_t> starts = starts_of(shape_.problem);
-  ChunkId next(0);
-  for (std::size_t s = 0; s + 1 < starts.size(); ++s) {
-    const std::int64_t capacity = starts[s + 1] - starts[s];
-    places_.push_back({TokenId(starts[s]), next, capacity});
-    next = next + chunks_of_length(capacity);
-  }
-  lengths_.assign(places_.size(), 0);
-  const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
+  const auto chunks = static_cast<std::int64_t>(layout().chunks_of(rank_).size());
   blocks_ = transport_.expose(chunks * shape_.problem.kv_heads * codec_.encoded_bytes());
   const std::int64_t floats = chunks * landmark_shape_.record_floats();
   const comm::Bytes records = transport_.expose(floats * static_cast<std::int64_t>(sizeof(float)));
@@ -85,29 +82,6 @@ KeptLayer::KeptLayer(comm::Communicator& communicator, comm::BlockTransport& tra
   // A closed chunk without ordinary keys has no landmark; its record still travels and is written.
   std::fill(records_.begin(), records_.end(), 0.0f);
   transport_.publish();
-}
-
-std::int64_t KeptLayer::chunks_of_length(std::int64_t length) const {
-  return (length + shape_.problem.chunk_size - 1) / shape_.problem.chunk_size;
-}
-
-std::vector<TokenId> KeptLayer::place(std::span<const std::int64_t> sequences) const {
-  std::vector<std::int64_t> lengths = lengths_;
-  std::vector<TokenId> tokens;
-  tokens.reserve(sequences.size());
-  for (std::size_t row = 0; row < sequences.size(); ++row) {
-    const std::int64_t sequence = sequences[row];
-    if (sequence < 0 || sequence >= this->sequences()) {
-      fail_bad_input(
-          fmt::format("row {} continues sequence {}; sequences are 0 to {}", row, sequence, this->sequences() - 1));
-    }
-    std::int64_t& length = lengths[size(sequence)];
-    if (length == capacity(sequence)) {
-      fail_bad_input(fmt::format("row {} continues sequence {}, which is full at {} tokens", row, sequence, length));
-    }
-    tokens.push_back(places_[size(sequence)].first_token + length++);
-  }
-  return tokens;
 }
 
 KeptLayer::RawChunk& KeptLayer::raw_chunk(ChunkId chunk) {
@@ -119,8 +93,8 @@ KeptLayer::RawChunk& KeptLayer::raw_chunk(ChunkId chunk) {
 
 void KeptLayer::store(TokenId token, std::int64_t row, const NewTokens& rows) {
   const BlockShape block = BlockShape::of(shape_.problem);
-  const ChunkId chunk = grid_.chunk_of(token);
-  const std::int64_t slot = token - grid_.tokens_of(chunk).begin;
+  const ChunkId chunk = grid().chunk_of(token);
+  const std::int64_t slot = token - grid().tokens_of(chunk).begin;
   std::byte* keys = raw_chunk(chunk).data() + slot * block.row_bytes();
   for (std::int64_t kv_head = 0; kv_head < shape_.problem.kv_heads; ++kv_head, keys += block.bytes()) {
     std::memcpy(keys, rows.keys.row(row, kv_head), size(block.row_bytes()));
@@ -135,14 +109,13 @@ void KeptLayer::append(std::string_view stage, const NewTokens& rows) {
   std::vector<ChunkId> closed;
   for (std::int64_t row = 0; row < rows.rows(); ++row) {
     const TokenId token = tokens[size(row)];
-    const ChunkId chunk = grid_.chunk_of(token);
-    const Range<TokenId> slots = grid_.tokens_of(chunk);
+    const ChunkId chunk = grid().chunk_of(token);
     if (owns(chunk)) store(token, row, rows);
-    if (slots.size() == shape_.problem.chunk_size && token + 1 == slots.end) {
+    if (sequences_.closes_chunk(token)) {
       closed.push_back(chunk);
       if (owns(chunk)) close(chunk, rows.retrieval_queries.slice(row, row + 1));
     }
-    ++lengths_[size(rows.sequences[size(row)])];
+    sequences_.add_token(rows.sequences[size(row)], rows.token_id(row));
   }
   if (closed.empty()) return;
   transport_.publish();
@@ -159,7 +132,7 @@ void KeptLayer::close(ChunkId chunk, const RowsView& landmark_query) {
     closing_.set(chunk, kv_head, bytes.data());
   }
   if (shape_.policy.selects()) {
-    kernels::build_landmarks(shape_.problem, shape_.policy.scorer, grid_, {&chunk, 1}, landmark_query, closing_,
+    kernels::build_landmarks(shape_.problem, shape_.policy.scorer, grid(), {&chunk, 1}, landmark_query, closing_,
                              record_place(chunk), threads_);
   }
   pack_landmark(chunk);
@@ -178,8 +151,8 @@ std::uint32_t KeptLayer::checksum(ChunkId chunk, std::int64_t kv_head) const {
 
 void KeptLayer::share_checksums(std::string_view stage, std::span<const ChunkId> closed) {
   const std::int64_t kv_heads = shape_.problem.kv_heads;
-  std::vector<std::vector<ChunkId>> chunks_of(size(layout_.ranks()));
-  for (const ChunkId chunk : closed) chunks_of[size(layout_.owner(chunk).value())].push_back(chunk);
+  std::vector<std::vector<ChunkId>> chunks_of(size(layout().ranks()));
+  for (const ChunkId chunk : closed) chunks_of[size(layout().owner(chunk).value())].push_back(chunk);
   std::vector<std::uint32_t> mine;
   for (const ChunkId chunk : chunks_of[size(rank_.value())]) {
     for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) mine.push_back(checksum(chunk, kv_head));
@@ -203,7 +176,7 @@ const std::byte* KeptLayer::raw_block(ChunkId chunk, std::int64_t kv_head) const
 
 std::span<std::byte> KeptLayer::kept_chunk(ChunkId chunk) const {
   const std::int64_t bytes = shape_.problem.kv_heads * codec_.encoded_bytes();
-  return blocks_.subspan(size(layout_.slot(chunk) * bytes), size(bytes));
+  return blocks_.subspan(size(layout().slot(chunk) * bytes), size(bytes));
 }
 
 std::span<const std::byte> KeptLayer::kept_block(ChunkId chunk, std::int64_t kv_head) const {
@@ -212,14 +185,14 @@ std::span<const std::byte> KeptLayer::kept_block(ChunkId chunk, std::int64_t kv_
 
 std::span<float> KeptLayer::record_place(ChunkId chunk) const {
   const std::int64_t floats = landmark_shape_.record_floats();
-  return records_.subspan(size(layout_.slot(chunk) * floats), size(floats));
+  return records_.subspan(size(layout().slot(chunk) * floats), size(floats));
 }
 
 std::span<const float> KeptLayer::record(ChunkId chunk) const { return record_place(chunk); }
 
 std::vector<ChunkId> KeptLayer::own_landmarks() const {
-  std::vector<ChunkId> chunks = layout_.chunks_of(rank_);
-  std::erase_if(chunks, [&](ChunkId chunk) { return !grid_.has_landmark(chunk); });
+  std::vector<ChunkId> chunks = layout().chunks_of(rank_);
+  std::erase_if(chunks, [&](ChunkId chunk) { return !grid().has_landmark(chunk); });
   return chunks;
 }
 
@@ -230,59 +203,35 @@ void KeptLayer::pack_landmark(ChunkId chunk) {
 }
 
 void KeptLayer::load(const kvstore::Snapshot& snapshot) {
-  const std::vector<std::int64_t> kept = starts_of(snapshot.manifest().problem);
-  require(kept.size() == places_.size() + 1, "a layer grows from a snapshot of as many sequences");
+  sequences_.begin_with(snapshot.manifest());
   std::vector<ChunkId> closed;
   agree(communicator_, "load the snapshot", [&] {
-    ChunkId next(0);
-    for (std::size_t s = 0; s < places_.size(); ++s) {
-      lengths_[s] = kept[s + 1] - kept[s];
-      const std::int64_t full = lengths_[s] / shape_.problem.chunk_size;
-      for (std::int64_t n = 0; n < chunks_of_length(lengths_[s]); ++n, ++next) {
-        const ChunkId chunk = places_[s].first_chunk + n;
-        if (n < full) closed.push_back(chunk);
-        if (!owns(chunk)) continue;
-        load_chunk(snapshot, next, chunk, n < full);
-        if (n < full) pack_landmark(chunk);
-      }
+    for (const ChunkPlace& place : sequences_.chunks()) {
+      if (place.closed) closed.push_back(place.chunk);
+      if (!owns(place.chunk)) continue;
+      load_chunk(snapshot, place);
+      if (place.closed) pack_landmark(place.chunk);
     }
   });
   transport_.publish();
   share_checksums("share the checksums of the snapshot", closed);
 }
 
-void KeptLayer::load_chunk(const kvstore::Snapshot& snapshot, ChunkId kept, ChunkId chunk, bool closed) {
-  if (!closed) return snapshot.read(kept, raw_chunk(chunk), {});
-  const std::span<float> landmark = snapshot.has_landmark(kept) ? record_place(chunk) : std::span<float>();
-  if (snapshot.manifest().format == shape_.format) return snapshot.read(kept, kept_chunk(chunk), landmark);
-  const BlockShape block = BlockShape::of(shape_.problem);
-  const kvstore::BlockCodec old(snapshot.manifest().format, block);
-  std::vector<std::byte> encoded(size(shape_.problem.kv_heads * old.encoded_bytes()));
-  std::vector<std::byte> decoded(size(block.bytes()));
-  snapshot.read(kept, encoded, landmark);
-  for (std::int64_t kv_head = 0; kv_head < shape_.problem.kv_heads; ++kv_head) {
-    old.decode(std::span(encoded).subspan(size(kv_head * old.encoded_bytes()), size(old.encoded_bytes())), decoded);
-    codec_.encode(decoded,
-                  kept_chunk(chunk).subspan(size(kv_head * codec_.encoded_bytes()), size(codec_.encoded_bytes())));
-  }
+void KeptLayer::load_chunk(const kvstore::Snapshot& snapshot, const ChunkPlace& place) {
+  if (!place.closed) return snapshot.read(place.kept, raw_chunk(place.chunk), {});
+  read_closed_chunk(snapshot, place.kept, shape_, kept_chunk(place.chunk), record_place(place.chunk));
 }
 
 kvstore::SnapshotContents KeptLayer::contents() const {
-  kvstore::SnapshotContents contents{shape_.layer, shape_.problem, shape_.policy, shape_.format, {}, {}};
-  contents.problem.cu_seqlens = {0};
-  ChunkId next(0);
-  for (std::size_t s = 0; s < places_.size(); ++s) {
-    contents.problem.cu_seqlens.push_back(contents.problem.cu_seqlens.back() + lengths_[s]);
-    for (std::int64_t n = 0; n < chunks_of_length(lengths_[s]); ++n, ++next) {
-      const ChunkId chunk = places_[s].first_chunk + n;
-      if (!owns(chunk)) continue;
-      const bool closed = tags_.knows(chunk);
-      const std::span<const std::byte> blocks = closed ? kept_chunk(chunk) : std::span(raw_.at(chunk));
-      const bool has_record = closed && shape_.policy.selects() && grid_.has_landmark(chunk);
-      contents.chunks.push_back({next, closed, blocks, has_record ? record(chunk) : std::span<const float>()});
-    }
+  kvstore::SnapshotContents contents{
+      shape_.layer, sequences_.kept_problem(shape_.problem), shape_.policy, shape_.format, sequences_.prefixes(), {}};
+  for (const ChunkPlace& place : sequences_.chunks()) {
+    if (!owns(place.chunk)) continue;
+    const std::span<const std::byte> blocks = place.closed ? kept_chunk(place.chunk) : std::span(raw_.at(place.chunk));
+    const bool has_record = place.closed && shape_.policy.selects() && grid().has_landmark(place.chunk);
+    contents.chunks.push_back(
+        {place.kept, place.closed, blocks, has_record ? record(place.chunk) : std::span<const float>()});
   }
-  contents.problem.tokens = contents.problem.cu_seqlens.back();
   return contents;
 }
 

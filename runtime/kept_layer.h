@@ -1,9 +1,5 @@
 // The kept K and V of one layer that still grows, as one rank of a job sees it.
 //
-// Positions are those of the *capacity grid*: the sequences packed at their final lengths. A token that is not there
-// yet is simply not there; causality and eligibility never look at it. So a token has the same id, and its chunk too,
-// as in one prefill of the whole. Chunks rotate over the ranks.
-//
 // A growing chunk stands raw in private memory of its owner, who alone reads it. When its last token comes, the owner
 // encodes its blocks into the exposed arena and builds its landmark from the raw ones; the checksums become known to
 // all ranks. From then on it never changes.
@@ -27,6 +23,7 @@
 #include "partition/layout.h"
 #include "partition/sequence_grid.h"
 #include "runtime/block_parcel.h"
+#include "runtime/kept_sequences.h"
 #include "runtime/new_tokens.h"
 
 namespace ringmark::runtime {
@@ -37,7 +34,17 @@ struct KeptShape {
   AttentionPolicy policy;
   kvstore::BlockFormat format = kvstore::BlockFormat::kAsInput;
   std::uint64_t generation = 0;
+
+  // Without heads where nothing is selected.
+  kernels::LandmarkShape landmark_shape() const {
+    return kernels::LandmarkShape::of(problem, policy.selects() ? policy.scorer : Scorer::kNone);
+  }
 };
+
+// A closed chunk of a snapshot, its blocks in the format of `shape`: blocks [Hkv][encoded bytes]; landmark: a record,
+// left alone where the snapshot has none. Throws Error(kBadInput) for a damaged one.
+void read_closed_chunk(const kvstore::Snapshot& snapshot, ChunkId kept, const KeptShape& shape,
+                       std::span<std::byte> blocks, std::span<float> landmark);
 
 // The shape in which a snapshot goes on growing. `capacities`: the final length of every sequence of the snapshot.
 // Throws Error(kBadInput) naming a sequence whose capacity is below what is kept of it.
@@ -55,28 +62,24 @@ class KeptLayer {
   // Collective: an empty layer; exposes and publishes its arenas.
   KeptLayer(comm::Communicator& communicator, comm::BlockTransport& transport, const KeptShape& shape, int threads);
 
-  // Collective: everything that a snapshot holds, into an empty layer. The formats may differ: blocks are converted.
-  // Throws Error(kBadInput) for a damaged snapshot.
+  // Collective: everything that a snapshot holds, into an empty layer of the same sequences. The formats may differ:
+  // blocks are converted. Throws Error(kBadInput) for a damaged snapshot.
   void load(const kvstore::Snapshot& snapshot);
 
   const KeptShape& shape() const { return shape_; }
   const AttentionProblem& problem() const { return shape_.problem; }
   const AttentionPolicy& policy() const { return shape_.policy; }
-  const partition::SequenceGrid& grid() const { return grid_; }
-  const partition::Layout& layout() const { return layout_; }
+  const partition::SequenceGrid& grid() const { return sequences_.grid(); }
+  const partition::Layout& layout() const { return sequences_.layout(); }
   const kvstore::BlockCodec& codec() const { return codec_; }
   const kernels::LandmarkShape& landmark_shape() const { return landmark_shape_; }
   const BlockParcel& parcel() const { return parcel_; }
   const kvstore::BlockTags& tags() const { return tags_; }
   RankId rank() const { return rank_; }
 
-  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
-  std::int64_t length(std::int64_t sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
-  std::int64_t capacity(std::int64_t sequence) const { return places_[static_cast<std::size_t>(sequence)].capacity; }
+  const KeptSequences& sequences() const { return sequences_; }
+  std::vector<TokenId> place(std::span<const std::int64_t> sequences) const { return sequences_.place(sequences); }
 
-  // The tokens that rows of these sequences become. Throws Error(kBadInput) naming the row of a sequence that is not
-  // there or full.
-  std::vector<TokenId> place(std::span<const std::int64_t> sequences) const;
   // Collective. When it returns, peers may read what was closed. `stage` names the step.
   void append(std::string_view stage, const NewTokens& rows);
 
@@ -94,15 +97,7 @@ class KeptLayer {
  private:
   using RawChunk = std::vector<std::byte>;  // [Hkv][block]
 
-  struct SequencePlace {
-    TokenId first_token;
-    ChunkId first_chunk;
-    std::int64_t capacity;
-  };
-
-  bool owns(ChunkId chunk) const { return layout_.owner(chunk) == rank_; }
-  // Chunks, closed or growing, that hold so many tokens.
-  std::int64_t chunks_of_length(std::int64_t length) const;
+  bool owns(ChunkId chunk) const { return layout().owner(chunk) == rank_; }
   RawChunk& raw_chunk(ChunkId chunk);
   void store(TokenId token, std::int64_t row, const NewTokens& rows);
   void close(ChunkId chunk, const RowsView& landmark_query);
@@ -111,7 +106,7 @@ class KeptLayer {
   std::vector<ChunkId> own_landmarks() const;
   void pack_landmark(ChunkId chunk);
   std::uint32_t checksum(ChunkId chunk, std::int64_t kv_head) const;
-  void load_chunk(const kvstore::Snapshot& snapshot, ChunkId kept, ChunkId chunk, bool closed);
+  void load_chunk(const kvstore::Snapshot& snapshot, const ChunkPlace& place);
   void share_checksums(std::string_view stage, std::span<const ChunkId> closed);
 
   comm::Communicator& communicator_;
@@ -119,15 +114,12 @@ class KeptLayer {
   KeptShape shape_;
   int threads_;
   RankId rank_;
-  partition::SequenceGrid grid_;
-  partition::Layout layout_;
+  KeptSequences sequences_;
   kvstore::BlockCodec codec_;
   kernels::LandmarkShape landmark_shape_;
   BlockParcel parcel_;
   kvstore::BlockTags tags_;
-  kernels::BlockTable closing_;  // of the chunk that is being closed
-  std::vector<SequencePlace> places_;
-  std::vector<std::int64_t> lengths_;
+  kernels::BlockTable closing_;         // of the chunk that is being closed
   comm::Bytes blocks_;                  // [chunk slot][kv_head][encoded block]
   std::span<float> records_;            // [chunk slot][record]
   std::map<ChunkId, RawChunk> raw_;     // growing, or closed by the last append

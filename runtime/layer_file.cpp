@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "kernels/positions/encoding.h"
 #include "runtime/layer_tensors.h"
 
 namespace ringmark::runtime {
@@ -21,6 +22,12 @@ std::vector<std::int64_t> read_cu_seqlens(const SafetensorsFile& file, const Sto
   return read_integers(file, tensor);
 }
 
+std::vector<RowRange> rows_of(const partition::Layout& layout, RankId rank) {
+  std::vector<RowRange> rows;
+  for (const Range<TokenId>& run : layout.token_runs(rank)) rows.push_back({run.begin.value(), run.end.value()});
+  return rows;
+}
+
 }  // namespace
 
 LayerFile::LayerFile(const std::string& path, const LayerOverrides& overrides) : file_(path) {
@@ -31,7 +38,9 @@ LayerFile::LayerFile(const std::string& path, const LayerOverrides& overrides) :
   problem_.head_dim = layer.head_dim;
   problem_.kv_heads = layer.kv_heads;
   has_retrieval_queries_ = layer.has_retrieval_queries;
-  if (const StoredTensor* ids = file_.header().find("token_ids")) {
+  for (const char* const name : {"token_ids", "positions"}) {
+    const StoredTensor* const ids = file_.header().find(name);
+    if (ids == nullptr) continue;
     expect_shape(file_, *ids, {problem_.tokens});
     expect_integers(file_, *ids);
   }
@@ -62,11 +71,24 @@ std::vector<std::int64_t> LayerFile::token_ids() const {
   return ids != nullptr ? read_integers(file_, *ids) : std::vector<std::int64_t>{};
 }
 
-LayerShard LayerFile::load(const partition::Layout& layout, RankId rank) const {
-  LayerShard shard(problem_, layout.token_count(rank), has_retrieval_queries_);
-  std::vector<RowRange> runs;
-  for (const Range<TokenId>& run : layout.token_runs(rank)) runs.push_back({run.begin.value(), run.end.value()});
-  read_layer_rows(file_, runs, "token", has_retrieval_queries_, shard);
+std::vector<std::int64_t> LayerFile::positions(const partition::Layout& layout, RankId rank) const {
+  const std::vector<RowRange> rows = rows_of(layout, rank);
+  std::vector<std::int64_t> positions = read_integers(file_, file_.tensor("positions"), rows);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] >= 0 && positions[i] <= kernels::kMaxPosition) continue;
+    fail_in(file_, fmt::format("tensor positions holds {} at token {}, outside [0, {}]", positions[i],
+                               row_of(rows, static_cast<std::int64_t>(i)), kernels::kMaxPosition));
+  }
+  return positions;
+}
+
+LayerShard LayerFile::load(const partition::Layout& layout, RankId rank) const { return load(rows_of(layout, rank)); }
+
+LayerShard LayerFile::load(std::span<const RowRange> tokens) const {
+  std::int64_t rows = 0;
+  for (const RowRange& run : tokens) rows += run.size();
+  LayerShard shard(problem_, rows, has_retrieval_queries_);
+  read_layer_rows(file_, tokens, "token", has_retrieval_queries_, shard);
   return shard;
 }
 

@@ -1,10 +1,12 @@
 // One attention layer in a safetensors file: tensors q [N, H, d], k and v [N, Hkv, d], optionally landmark_q [N, H, d]
-// (retrieval queries; the row of a chunk's last slot is its landmark query), cu_seqlens [documents + 1] and token_ids
-// [N]; metadata chunk_size, window, topk, sinks, scale, landmark_slots as defaults. Described in docs/formats.md.
+// (retrieval queries; the row of a chunk's last slot is its landmark query), cu_seqlens [documents + 1], token_ids [N]
+// and positions [N]; metadata chunk_size, window, topk, sinks, scale, landmark_slots as defaults. Described in
+// docs/formats.md.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,8 +39,15 @@ class LayerFile {
   // Of all tokens; empty when the file has none.
   std::vector<std::int64_t> token_ids() const;
 
+  bool has_positions() const { return file_.header().find("positions") != nullptr; }
+  // The tensor `positions` of the rank's rows. Throws Error(kBadInput) naming the token of one that is below 0 or above
+  // kernels::kMaxPosition.
+  std::vector<std::int64_t> positions(const partition::Layout& layout, RankId rank) const;
+
   // The rank's rows. Throws Error(kBadInput) naming the tensor and the token of a value that is NaN or infinite.
   LayerShard load(const partition::Layout& layout, RankId rank) const;
+  // The rows of these tokens, in the same way.
+  LayerShard load(std::span<const RowRange> tokens) const;
 
  private:
   kvstore::SafetensorsFile file_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -43,28 +44,6 @@ void expect(const SafetensorsFile& file, const StoredTensor& tensor, const std::
   }
 }
 
-// The first row of [rows, width] that holds NaN or an infinity, or -1.
-std::int64_t first_nonfinite_row(const std::vector<std::byte>& bytes, DType dtype, std::int64_t width) {
-  const std::int64_t count = static_cast<std::int64_t>(bytes.size()) / size_of(dtype);
-  std::vector<float> row(static_cast<std::size_t>(width));
-  for (std::int64_t begin = 0; begin < count; begin += width) {
-    widen(bytes.data() + begin * size_of(dtype), dtype, width, row.data());
-    float sum = 0.0f;  // x * 0 is 0 for finite x and NaN otherwise
-    for (const float x : row) sum += x * 0.0f;
-    if (std::isnan(sum)) return begin / width;
-  }
-  return -1;
-}
-
-// The row of the file that is row `index` of the runs.
-std::int64_t row_of(std::span<const RowRange> runs, std::int64_t index) {
-  for (const RowRange& run : runs) {
-    if (index < run.size()) return run.begin + index;
-    index -= run.size();
-  }
-  return -1;
-}
-
 }  // namespace
 
 void fail_in(const SafetensorsFile& file, const std::string& text) {
@@ -88,12 +67,28 @@ void expect_integers(const SafetensorsFile& file, const StoredTensor& tensor) {
   fail_in(file, fmt::format("tensor {} has dtype {}, not I32 or I64", tensor.name, tensor.dtype));
 }
 
+void read_runs(const SafetensorsFile& file, const StoredTensor& tensor, std::span<const RowRange> runs,
+               std::span<std::byte> out) {
+  for (const RowRange& run : runs) {
+    const auto bytes = static_cast<std::size_t>(run.size() * tensor.row_bytes());
+    file.read_rows(tensor, run, out.first(bytes));
+    out = out.subspan(bytes);
+  }
+}
+
 std::vector<std::int64_t> read_integers(const SafetensorsFile& file, const StoredTensor& tensor) {
+  return read_integers(file, tensor, std::array{RowRange{0, tensor.shape[0]}});
+}
+
+std::vector<std::int64_t> read_integers(const SafetensorsFile& file, const StoredTensor& tensor,
+                                        std::span<const RowRange> runs) {
+  std::int64_t count = 0;
+  for (const RowRange& run : runs) count += run.size();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * tensor.row_bytes()));
+  read_runs(file, tensor, runs, bytes);
   const bool narrow = tensor.dtype == "I32";
-  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
-  file.read_rows(tensor, {0, tensor.shape[0]}, bytes);
   std::vector<std::int64_t> numbers;
-  for (std::int64_t i = 0; i < tensor.shape[0]; ++i) {
+  for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t small = 0;
     std::int64_t wide = 0;
     if (narrow) std::memcpy(&small, bytes.data() + 4 * i, 4);
@@ -140,17 +135,32 @@ LayerTensors check_layer_tensors(const SafetensorsFile& file) {
   return layer;
 }
 
+std::int64_t first_nonfinite_row(const std::vector<std::byte>& bytes, DType dtype, std::int64_t width) {
+  const std::int64_t count = static_cast<std::int64_t>(bytes.size()) / size_of(dtype);
+  std::vector<float> row(static_cast<std::size_t>(width));
+  for (std::int64_t begin = 0; begin < count; begin += width) {
+    widen(bytes.data() + begin * size_of(dtype), dtype, width, row.data());
+    float sum = 0.0f;  // x * 0 is 0 for finite x and NaN otherwise
+    for (const float x : row) sum += x * 0.0f;
+    if (std::isnan(sum)) return begin / width;
+  }
+  return -1;
+}
+
+std::int64_t row_of(std::span<const RowRange> runs, std::int64_t index) {
+  for (const RowRange& run : runs) {
+    if (index < run.size()) return run.begin + index;
+    index -= run.size();
+  }
+  return -1;
+}
+
 void read_layer_rows(const SafetensorsFile& file, std::span<const RowRange> runs, std::string_view row_word,
                      bool has_retrieval_queries, LayerShard& shard) {
   const DType dtype = shard.queries().dtype;
   const auto read = [&](const char* name, std::vector<std::byte>& bytes) {
     const StoredTensor& tensor = file.tensor(name);
-    std::span<std::byte> rest = bytes;
-    for (const RowRange& run : runs) {
-      const auto run_bytes = static_cast<std::size_t>(run.size() * tensor.row_bytes());
-      file.read_rows(tensor, run, rest.first(run_bytes));
-      rest = rest.subspan(run_bytes);
-    }
+    read_runs(file, tensor, runs, bytes);
     const std::int64_t row = first_nonfinite_row(bytes, dtype, tensor.shape[1] * tensor.shape[2]);
     if (row < 0) return;
     fail_in(file, fmt::format("tensor {} holds NaN or infinity at {} {}", name, row_word, row_of(runs, row)));

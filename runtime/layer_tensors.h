@@ -1,6 +1,7 @@
 // What files with rows of q, k, v and landmark_q have in common: their checks, and reading rows of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,6 +26,13 @@ void expect_shape(const kvstore::SafetensorsFile& file, const kvstore::StoredTen
 // I32 or I64.
 void expect_integers(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
 std::vector<std::int64_t> read_integers(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
+// Of these rows, one run behind the other.
+std::vector<std::int64_t> read_integers(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
+                                        std::span<const RowRange> runs);
+
+// These rows of a tensor, one run behind the other.
+void read_runs(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
+               std::span<const RowRange> runs, std::span<std::byte> out);
 
 // Entries of the metadata; nothing where there is none. Throw Error(kBadInput) for one that is not what it should be.
 std::optional<std::int64_t> metadata_integer(const kvstore::SafetensorsFile& file, const std::string& key);
@@ -42,6 +50,12 @@ struct LayerTensors {
 
 // Of q, k, v and, where it is there, landmark_q, which must fit together.
 LayerTensors check_layer_tensors(const kvstore::SafetensorsFile& file);
+
+// The first row of [rows, width] that holds NaN or an infinity, or -1.
+std::int64_t first_nonfinite_row(const std::vector<std::byte>& bytes, DType dtype, std::int64_t width);
+
+// The row of the file that is row `index` of the runs, or -1.
+std::int64_t row_of(std::span<const RowRange> runs, std::int64_t index);
 
 // Fills the shard with these rows of the file, in order. Throws Error(kBadInput) naming tensor and row of a value that
 // is NaN or infinite; `row_word` is what a row is called.

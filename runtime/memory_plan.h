@@ -2,15 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "comm/spill_arena.h"
 #include "core/problem.h"
 #include "partition/layout.h"
+#include "runtime/decode.h"
+#include "runtime/kept_layer.h"
 #include "runtime/merge_strategy.h"
 #include "runtime/prefill.h"
 
 namespace ringmark::runtime {
+
+// Libraries, MPI's own buffers, stacks.
+inline constexpr std::int64_t kProcessBytes = std::int64_t{96} << 20;
+// Tiles, packed chunks and candidate buffers of one thread, whatever the sequence (kernels/cpu).
+inline constexpr std::int64_t kWorkspaceBytes = std::int64_t{8} << 20;
 
 struct MemoryItem {
   std::string name;
@@ -20,6 +30,8 @@ struct MemoryItem {
 struct MemoryPlan {
   std::vector<MemoryItem> items;
   std::int64_t total() const;
+  // With a policy: what of an item is over its memory lies in a file.
+  void spill(std::string_view item, const std::optional<comm::SpillPolicy>& policy);
 };
 
 // What a plan needs to know of a layout.
@@ -39,6 +51,14 @@ MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& p
 // The fp64 reference holds the whole layer on every rank.
 MemoryPlan plan_reference_memory(const AttentionProblem& problem, const AttentionPolicy& policy,
                                  const ShardSize& shard);
+
+// What decoding needs to know beside the layer.
+struct StepSize {
+  int ranks = 1;
+  std::int64_t rows = 0;  // of a step
+};
+// What a rank keeps of the layer and needs for a step. The rows themselves and what becomes of them are their owner's.
+MemoryPlan plan_decode_memory(const KeptShape& shape, const StepSize& size, const DecodeOptions& options);
 
 // One line an item, and the total against the limit.
 std::string describe(const MemoryPlan& plan, std::int64_t limit);

@@ -10,6 +10,7 @@
 #include "kvstore/block_store.h"
 #include "kvstore/landmark_table.h"
 #include "partition/sequence_grid.h"
+#include "runtime/agreement.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/landmark_fetcher.h"
 #include "runtime/meeting.h"
@@ -30,9 +31,9 @@ using partition::SequenceGrid;
 constexpr int kBlockRegion = 0;
 constexpr int kLandmarkRegion = 1;
 
-// The landmark query of every chunk of the shard: the retrieval query at the chunk's last slot.
+// The landmark query of chunks of the shard: the retrieval query at the chunk's last slot.
 std::vector<std::byte> landmark_rows(const SequenceGrid& grid, const partition::Layout& layout,
-                                     const std::vector<ChunkId>& chunks, const RowsView& retrieval) {
+                                     std::span<const ChunkId> chunks, const RowsView& retrieval) {
   const std::int64_t row_bytes = retrieval.heads * retrieval.head_dim * size_of(retrieval.dtype);
   std::vector<std::byte> rows(chunks.size() * static_cast<std::size_t>(row_bytes));
   for (std::size_t n = 0; n < chunks.size(); ++n) {
@@ -47,7 +48,7 @@ class Prefill {
  public:
   Prefill(comm::Communicator& communicator, comm::BlockTransport& transport, const AttentionProblem& problem,
           const AttentionPolicy& policy, const partition::Layout& layout, LayerShard& shard,
-          const PrefillOptions& options, ProgressSink& progress)
+          const PrefillOptions& options, ProgressSink& progress, PrefillResult begun)
       : communicator_(communicator),
         transport_(transport),
         problem_(problem),
@@ -59,21 +60,27 @@ class Prefill {
         progress_(progress),
         grid_(problem, policy),
         tokens_(layout.tokens_of(rank_)),
-        table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads) {
+        table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads),
+        result_(std::move(begun)),
+        done_(result_.done),
+        meeting_(communicator, grid_, layout, done_.seconds) {
     result_.clock.record_in(options.trace);
   }
 
   PrefillResult run() {
-    store_blocks();                                // K, V of my chunks, in memory that peers may read
-    LandmarkTable landmarks = build_landmarks();   // k', b' per chunk and head
-    transport_.publish();                          // from here on peers read
-    attend_window();                               // O, lse of the local window and the sinks
-    meeting_.meet("after the window");             // peers may have had more to do
-    result_.selection = select_chunks(landmarks);  // global top-K, independent of the rank count
-    attend_chunks(landmarks);                      // only the chosen blocks move; hierarchical softmax
-    meeting_.meet("end of the layer");
+    store_blocks();                               // K, V of my chunks, in memory that peers may read
+    LandmarkTable landmarks = build_landmarks();  // k', b' per chunk and head
+    load_chunks(landmarks);                       // that were computed before
+    transport_.publish();                         // from here on peers read
+    attend_window();                              // O, lse of the local window and the sinks
+    if (all_go_on()) {                            // peers may have had more to do
+      select_chunks(landmarks);                   // global top-K, independent of the rank count
+      attend_chunks(landmarks);                   // only the chosen blocks move; hierarchical softmax
+      meet_at_the_end();
+    }
     keep_state(landmarks);  // for whoever wants a snapshot
     transport_.retire();    // nobody reads any more
+    done_.seconds = meeting_.seconds();
     return std::move(result_);
   }
 
@@ -90,42 +97,83 @@ class Prefill {
   LandmarkTable build_landmarks() {
     const auto span = result_.clock.time("landmarks");
     const auto shape = kernels::LandmarkShape::of(problem_, policy_.scorer);
-    const std::vector<ChunkId>& chunks = layout_.chunks_of(rank_);
-    const auto owned = static_cast<std::int64_t>(policy_.selects() ? chunks.size() : 0);
+    const std::span<const ChunkId> chunks = layout_.chunks_of(rank_);
     const comm::Bytes arena =
         transport_.expose(LandmarkTable::bytes_of(shape, static_cast<std::int64_t>(chunks.size())));
     LandmarkTable landmarks(shape, grid_, layout_, rank_, arena);
-    if (owned == 0) return landmarks;
+    if (!policy_.selects()) return landmarks;
     std::fill(landmarks.own_records().begin(), landmarks.own_records().end(), 0.0f);
     const RowsView retrieval = shard_.retrieval_queries();
-    const std::vector<std::byte> rows = landmark_rows(grid_, layout_, chunks, retrieval);
-    kernels::build_landmarks(problem_, policy_.scorer, grid_, chunks,
-                             {rows.data(), retrieval.dtype, owned, retrieval.heads, retrieval.head_dim}, table_,
-                             landmarks.own_records(), options_.threads);
+    const auto record = static_cast<std::size_t>(shape.record_floats());
+    const auto has_rows = [&](ChunkId chunk) { return layout_.has_rows(chunk); };
+    for (auto first = std::find_if(chunks.begin(), chunks.end(), has_rows); first != chunks.end();) {
+      const auto end = std::find_if_not(first, chunks.end(), has_rows);
+      const std::span<const ChunkId> run(first, end);
+      const std::vector<std::byte> rows = landmark_rows(grid_, layout_, run, retrieval);
+      const RowsView queries{rows.data(), retrieval.dtype, std::ssize(run), retrieval.heads, retrieval.head_dim};
+      const auto slot = static_cast<std::size_t>(first - chunks.begin());
+      kernels::build_landmarks(problem_, policy_.scorer, grid_, run, queries, table_,
+                               landmarks.own_records().subspan(slot * record, run.size() * record), options_.threads);
+      first = std::find_if(end, chunks.end(), has_rows);
+    }
     return landmarks;
+  }
+
+  void load_chunks(LandmarkTable& landmarks) {
+    if (!options_.load) return;
+    const auto span = result_.clock.time("load");
+    const std::vector<ChunkId>& chunks = layout_.chunks_of(rank_);
+    agree(communicator_, "load what was computed before", [&] {
+      for (std::size_t slot = 0; slot < chunks.size(); ++slot) {
+        if (layout_.has_rows(chunks[slot])) continue;
+        const std::size_t block_bytes = block_arena_.size() / chunks.size();
+        const std::size_t record_floats = landmarks.own_records().size() / chunks.size();
+        const bool has_record = policy_.selects() && grid_.has_landmark(chunks[slot]);
+        options_.load(
+            chunks[slot], block_arena_.subspan(slot * block_bytes, block_bytes),
+            has_record ? landmarks.own_records().subspan(slot * record_floats, record_floats) : std::span<float>());
+      }
+    });
   }
 
   void attend_window() {
     // A row that no kernel wrote must not look like a result.
     constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
-    result_.out.assign(static_cast<std::size_t>(shard_.rows() * problem_.heads * problem_.head_dim), kUnwritten);
-    result_.lse.assign(static_cast<std::size_t>(shard_.rows() * problem_.heads), kUnwritten);
-    const FetchPlan plan = make_plan(window_needs(problem_, grid_, tokens_));
+    result_.out.resize(static_cast<std::size_t>(shard_.rows() * problem_.heads * problem_.head_dim), kUnwritten);
+    result_.lse.resize(static_cast<std::size_t>(shard_.rows() * problem_.heads), kUnwritten);
+    const FetchPlan plan = make_plan({done_.windowed, shard_.rows()}, window_needs(problem_, grid_, tokens_));
     in_waves(
-        "window", plan, [](RowRange) {}, [] {},
+        "window", plan, done_.windowed, [](RowRange) {}, [] {},
         [&](RowRange rows) {
           kernels::attend_window(problem_, grid_, shard_.queries(), tokens_, rows, table_, out(), lse(),
                                  options_.threads);
         });
+    if (!policy_.selects()) done_.selected = done_.attended = done_.windowed;
   }
 
-  Selection select_chunks(LandmarkTable& landmarks) {
+  // Unless some rank is told to stop. With nothing to select, rows that have their window are done.
+  bool all_go_on() {
+    const bool rows_are_left = policy_.selects() || done_.windowed < shard_.rows();
+    result_.stopped = meeting_.any("after the window", rows_are_left && options_.stop(), share(done_.windowed, 1));
+    return !result_.stopped;
+  }
+
+  void select_chunks(LandmarkTable& landmarks) {
     const auto span = result_.clock.time("select");
+    if (result_.selection.chunks.empty()) {
+      result_.selection = Selection(shard_.rows(), problem_.kv_heads, policy_.selects() ? policy_.topk : 0);
+    }
     result_.merge = choose_merge(options_.merge, merge_cost(problem_, policy_, layout_), options_.table_budget);
-    const SelectorInput input{problem_, policy_,           grid_,       layout_,
-                              tokens_,  scoring_queries(), result_.lse, options_.threads};
+    if (!policy_.selects()) return;
+    const SelectorInput input{problem_,       policy_,
+                              grid_,          layout_,
+                              tokens_,        scoring_queries(),
+                              result_.lse,    options_.threads,
+                              done_.selected, options_.tile_rows,
+                              options_.stop};
     result_.bytes_merged = received_bytes(input, rank_, result_.merge);
-    return runtime::select_chunks(communicator_, input, landmarks, result_.merge, progress_);
+    done_.selected =
+        runtime::select_chunks(communicator_, input, landmarks, result_.merge, result_.selection, progress_);
   }
 
   void attend_chunks(const LandmarkTable& landmarks) {
@@ -133,9 +181,9 @@ class Prefill {
     kernels::LandmarkRecords records = landmarks.records();
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
     const bool sharded = result_.merge == Merge::kScores;  // otherwise every record is here
-    const FetchPlan plan = make_plan(chosen_needs(result_.selection));
+    const FetchPlan plan = make_plan({done_.attended, done_.selected}, chosen_needs(result_.selection, done_.attended));
     in_waves(
-        "attend", plan,
+        "attend", plan, done_.attended,
         [&](RowRange rows) {
           if (sharded) record_fetcher.start(chosen_in(result_.selection, rows));
         },
@@ -149,8 +197,22 @@ class Prefill {
     result_.bytes_merged += record_fetcher.bytes();
   }
 
+  void meet_at_the_end() {
+    const bool rows_are_left = done_.attended < shard_.rows();
+    const double share_done = share(done_.windowed + done_.selected + done_.attended, 3);
+    result_.stopped = meeting_.any("end of the layer", rows_are_left, share_done);
+  }
+
   void keep_state(const LandmarkTable& landmarks) {
-    if (options_.keep) options_.keep({grid_, layout_.chunks_of(rank_), block_arena_, landmarks.own_records()});
+    if (result_.stopped || !options_.keep) return;
+    options_.keep({grid_, layout_.chunks_of(rank_), block_arena_, landmarks.own_records()});
+  }
+
+  // What `done` rows are of all rows in so many stages. The tile that would be next counts: before the first one some
+  // time has passed too.
+  double share(std::int64_t done, std::int64_t stages) const {
+    const std::int64_t all = shard_.rows() * stages;
+    return all == 0 ? 1.0 : std::min(1.0, static_cast<double>(done + options_.tile_rows) / static_cast<double>(all));
   }
 
   // hils scores with the retrieval queries, whose calibration was trained for it.
@@ -158,23 +220,26 @@ class Prefill {
     return policy_.scorer == Scorer::kHils ? shard_.retrieval_queries() : shard_.queries();
   }
 
-  FetchPlan make_plan(const RowNeeds& needs) {
+  FetchPlan make_plan(RowRange rows, const RowNeeds& needs) {
     const auto span = result_.clock.time("plan");
-    FetchPlan plan = plan_fetch(problem_, layout_, rank_, shard_.rows(), needs, options_.fetch_budget);
+    FetchPlan plan = plan_fetch(problem_, layout_, rank_, rows, needs, options_.fetch_budget);
     result_.bytes_fetched += plan.blocks * table_.shape().bytes();
     return plan;
   }
 
-  // The next wave is fetched while the current one is attended.
+  // The next wave is fetched while the current one is attended. `done` is how far this rank is with its rows; it ends
+  // before those of the plan when this rank is told to stop.
   template <class Start, class Wait, class Work>
-  void in_waves(std::string_view stage, const FetchPlan& plan, Start&& start_more, Wait&& wait_more, Work&& work) {
+  void in_waves(std::string_view stage, const FetchPlan& plan, std::int64_t& done, Start&& start_more, Wait&& wait_more,
+                Work&& work) {
     std::vector<std::byte> arena(static_cast<std::size_t>(plan.slots * table_.shape().bytes()));
     WaveFetcher fetcher(transport_, kBlockRegion, plan, arena, table_);
     const auto start = [&](std::size_t wave) {
       fetcher.start(wave);
       start_more(plan.waves[wave].rows);
     };
-    progress_.begin(stage, shard_.rows());
+    const std::int64_t first = done;
+    progress_.begin(stage, plan.waves.empty() ? 0 : plan.waves.back().rows.end - first);
     for (std::size_t wave = 0; wave < plan.waves.size(); ++wave) {
       {
         const auto span = result_.clock.time("fetch");
@@ -184,8 +249,14 @@ class Prefill {
         if (wave + 1 < plan.waves.size()) start(wave + 1);
       }
       const auto span = result_.clock.time(stage);
-      work(plan.waves[wave].rows);
-      progress_.advance(plan.waves[wave].rows.end);
+      const std::int64_t end = plan.waves[wave].rows.end;
+      while (done < end && !options_.stop()) {
+        const RowRange tile{done, std::min(end, done + options_.tile_rows)};
+        work(tile);
+        done = tile.end;
+        progress_.advance(done - first);
+      }
+      if (done < end) break;
     }
     progress_.end();
   }
@@ -207,7 +278,8 @@ class Prefill {
   BlockTable table_;
   comm::Bytes block_arena_;
   PrefillResult result_;
-  Meeting meeting_{communicator_, grid_, layout_};
+  RowsDone& done_;  // of the result
+  Meeting meeting_;
 };
 
 }  // namespace
@@ -219,8 +291,8 @@ std::int64_t exposed_bytes(const AttentionProblem& problem, const AttentionPolic
 
 PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,
                       const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
-                      LayerShard& shard, const PrefillOptions& options, ProgressSink& progress) {
-  return Prefill(communicator, transport, problem, policy, layout, shard, options, progress).run();
+                      LayerShard& shard, const PrefillOptions& options, ProgressSink& progress, PrefillResult begun) {
+  return Prefill(communicator, transport, problem, policy, layout, shard, options, progress, std::move(begun)).run();
 }
 
 }  // namespace ringmark::runtime

@@ -29,13 +29,29 @@ struct PrefillState {
   std::span<const float> records;     // [chunks] landmark records; those of chunks without a landmark mean nothing
 };
 
+// How far a rank is with its rows, which are in the order of the layout.
+struct RowsDone {
+  std::int64_t windowed = 0;  // rows before it have out and lse of their window,
+  std::int64_t selected = 0;  // no more than these their chunks,
+  std::int64_t attended = 0;  // no more than these their final out and lse
+  double seconds = 0.0;       // that it took, over all runs
+};
+
 struct PrefillOptions {
   Merge merge = Merge::kAuto;
   std::int64_t fetch_budget = std::int64_t{64} << 20;  // bytes of received blocks held at once
   std::int64_t table_budget = std::int64_t{1} << 30;   // gathered landmark table, for Merge::kAuto
   int threads = 1;
-  Trace* trace = nullptr;  // where spans of the stages go; may be null
-  // Called once on every rank when all ranks are done, before the memory goes; may be collective, may be empty.
+  Trace* trace = nullptr;         // where spans of the stages go; may be null
+  std::int64_t tile_rows = 4096;  // rows between two looks at `stop`, at most
+  // Once it is true it stays true: this rank leaves the rest of its rows undone. Peers that are not told to stop do so
+  // when they meet this one: after the window or at the end of the layer, under the `scores` merge within a round.
+  std::function<bool()> stop = [] { return false; };
+  // Brings what was computed before: the blocks [Hkv][block] and the landmark record, empty where there is none, of a
+  // chunk of this rank that the layout has left out. Not called for others; may throw Error.
+  std::function<void(ChunkId chunk, std::span<std::byte> blocks, std::span<float> record)> load = {};
+  // Called once on every rank when all rows of all ranks are done, before the memory goes; may be collective, may be
+  // empty.
   std::function<void(const PrefillState&)> keep = {};
 };
 
@@ -47,15 +63,20 @@ struct PrefillResult {
   std::int64_t bytes_fetched = 0;  // K and V bytes this rank received: window halo and chosen blocks
   std::int64_t bytes_merged = 0;   // landmark tables, or visiting queries, score lists and chosen records
   StageClock clock;                // landmarks, window, select, fetch (time not hidden by work), attend
+  RowsDone done;
+  bool stopped = false;  // on every rank, when rows of any are left
 };
 
 // Bytes that a rank with so many chunks exposes to its peers: blocks and landmark records.
 std::int64_t exposed_bytes(const AttentionProblem& problem, const AttentionPolicy& policy, std::int64_t chunks);
 
 // Collective. `shard` holds the rows of this rank in the order of `layout`; its K and V are moved into the block store
-// and released. Throws Error(kPeer) when a peer misses a deadline.
+// and released. `begun` is what an earlier run of the same layer on the same layout has left on this rank: its rows
+// done, out and lse of at least `done.windowed` rows, the selection of all rows unless none was selected. Throws
+// Error(kPeer) when a peer misses a deadline.
 PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,
                       const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
-                      LayerShard& shard, const PrefillOptions& options, ProgressSink& progress);
+                      LayerShard& shard, const PrefillOptions& options, ProgressSink& progress,
+                      PrefillResult begun = {});
 
 }  // namespace ringmark::runtime

@@ -102,7 +102,7 @@ PrefillSnapshot write_prefill_snapshot(comm::Communicator& communicator, const S
       problem,
       policy,
       target.format,
-      target.prefix_hashes,
+      target.prefixes,
       kept_chunks(state, problem.chunk_size, policy.selects(), encoded, chunk_bytes)};
   agree(communicator, "write the snapshot",
         [&] { written.generation = write_snapshot(communicator, target.folder, contents); });

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
+#include "kvstore/prefix_chains.h"
 #include "runtime/prefill.h"
 
 namespace ringmark::runtime {
@@ -16,7 +16,7 @@ namespace ringmark::runtime {
 struct SnapshotTarget {
   std::filesystem::path folder;
   kvstore::BlockFormat format = kvstore::BlockFormat::kAsInput;
-  std::vector<std::string> prefix_hashes = {};  // by chunk; needed on rank 0 only, empty: none
+  kvstore::KnownPrefixes prefixes = {};  // needed on rank 0 only
 };
 
 struct PrefillSnapshot {

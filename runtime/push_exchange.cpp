@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "kernels/merge_partials.h"
 
@@ -40,15 +41,13 @@ ReceivedChoices exchange_choices(comm::Communicator& communicator, std::string_v
   return choices;
 }
 
-std::int64_t exchange_partials(comm::Communicator& communicator, std::string_view stage, std::int64_t group,
-                               const std::vector<std::vector<PartialId>>& sends, const PartialRows& from,
-                               const std::vector<std::vector<PartialId>>& receives, const PartialRows& into) {
+PartialExchange::PartialExchange(comm::Communicator& communicator, std::string stage, std::int64_t group,
+                                 const std::vector<std::vector<PartialId>>& sends, const PartialRows& from,
+                                 const std::vector<std::vector<PartialId>>& receives)
+    : stage_(std::move(stage)), group_(group), receives_(receives) {
   const std::int64_t head_dim = from.out.dim(2);
-  // A partial: out of the group's heads, then their lse.
-  const auto partial_floats = static_cast<std::size_t>(group * (head_dim + 1));
-  std::vector<std::vector<float>> sent, received;
   for (const auto& partials : sends) {
-    std::vector<float>& floats = sent.emplace_back();
+    std::vector<float>& floats = sent_.emplace_back();
     for (const PartialId& partial : partials) {
       const float* out = from.out.at(partial.row, partial.kv_head * group);
       const float* lse = from.lse.at(partial.row, partial.kv_head * group);
@@ -56,24 +55,29 @@ std::int64_t exchange_partials(comm::Communicator& communicator, std::string_vie
       floats.insert(floats.end(), lse, lse + group);
     }
   }
-  for (const auto& partials : receives) received.emplace_back(partials.size() * partial_floats);
+  const auto partial_floats = static_cast<std::size_t>(group * (head_dim + 1));
+  for (const auto& partials : receives) received_.emplace_back(partials.size() * partial_floats);
   std::vector<comm::ConstBytes> send;
   std::vector<comm::Bytes> receive;
-  for (const auto& floats : sent) send.push_back(std::as_bytes(std::span(floats)));
-  for (auto& floats : received) receive.push_back(std::as_writable_bytes(std::span(floats)));
-  communicator.all_to_all(stage, send, receive);
+  for (const auto& floats : sent_) send.push_back(std::as_bytes(std::span(floats)));
+  for (auto& floats : received_) receive.push_back(std::as_writable_bytes(std::span(floats)));
+  exchange_ = communicator.start_all_to_all(stage_, send, receive);
+}
 
+std::int64_t PartialExchange::merge_into(const PartialRows& into) {
+  exchange_->wait({});
+  const std::int64_t head_dim = into.out.dim(2);
   std::int64_t bytes = 0;
-  for (std::size_t rank = 0; rank < receives.size(); ++rank) {
-    const float* next = received[rank].data();
-    for (const PartialId& partial : receives[rank]) {
-      const std::int64_t head = partial.kv_head * group;
-      kernels::merge_partials({into.out.at(partial.row, head), {1, group, head_dim}},
-                              {into.lse.at(partial.row, head), {1, group}}, {next, {1, group, head_dim}},
-                              {next + group * head_dim, {1, group}});
-      next += partial_floats;
+  for (std::size_t rank = 0; rank < receives_.size(); ++rank) {
+    const float* next = received_[rank].data();
+    for (const PartialId& partial : receives_[rank]) {
+      const std::int64_t head = partial.kv_head * group_;
+      kernels::merge_partials({into.out.at(partial.row, head), {1, group_, head_dim}},
+                              {into.lse.at(partial.row, head), {1, group_}}, {next, {1, group_, head_dim}},
+                              {next + group_ * head_dim, {1, group_}});
+      next += group_ * (head_dim + 1);
     }
-    bytes += static_cast<std::int64_t>(receive[rank].size());
+    bytes += static_cast<std::int64_t>(received_[rank].size() * sizeof(float));
   }
   return bytes;
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,14 +25,29 @@ struct ReceivedChoices {
 ReceivedChoices exchange_choices(comm::Communicator& communicator, std::string_view stage, const Choices& mine,
                                  const std::vector<Demands>& on_me);
 
-// Collective: the partials in `from` (out [rows, H, d], lse [rows, H]) go to the homes that `sends` names, by rank;
-// those that `receives` names, by rank, are merged into `into` in rank order. Returns the bytes received.
 struct PartialRows {
-  TensorView<float, 3> out;
-  TensorView<float, 2> lse;
+  TensorView<float, 3> out;  // [rows, H, d]
+  TensorView<float, 2> lse;  // [rows, H]
 };
-std::int64_t exchange_partials(comm::Communicator& communicator, std::string_view stage, std::int64_t group,
-                               const std::vector<std::vector<PartialId>>& sends, const PartialRows& from,
-                               const std::vector<std::vector<PartialId>>& receives, const PartialRows& into);
+
+// Partials on their way to the homes of their rows.
+class PartialExchange {
+ public:
+  // Collective: the partials in `from` that `sends` names, by rank, are sent; those that `receives` names come. Returns
+  // at once.
+  PartialExchange(comm::Communicator& communicator, std::string stage, std::int64_t group,
+                  const std::vector<std::vector<PartialId>>& sends, const PartialRows& from,
+                  const std::vector<std::vector<PartialId>>& receives);
+
+  // Waits, and merges what came into `into`, in rank order. Returns the bytes received.
+  std::int64_t merge_into(const PartialRows& into);
+
+ private:
+  std::string stage_;
+  std::int64_t group_;
+  const std::vector<std::vector<PartialId>>& receives_;
+  std::vector<std::vector<float>> sent_, received_;  // by rank; a partial: out of the group's heads, then their lse
+  std::unique_ptr<comm::StartedExchange> exchange_;
+};
 
 }  // namespace ringmark::runtime

@@ -29,7 +29,7 @@ struct OwnRows {
 // Throws Error when the file could not be written as things stand: folder, permissions, space. Leaves nothing behind.
 void check_shared_file(const SharedFile& file);
 
-// Collective. The ranks together have every row once.
+// Collective. No row is on two ranks; those that are on none are zeros.
 void write_shared_file(comm::Communicator& communicator, const SharedFile& file, std::span<const OwnRows> rows);
 
 }  // namespace ringmark::runtime

@@ -19,11 +19,9 @@ constexpr std::int64_t kReadAtOnce = std::int64_t{1} << 20;  // bytes of a tenso
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 std::vector<std::int64_t> kept_lengths(const AttentionProblem& problem) {
-  if (problem.cu_seqlens.empty()) return {problem.tokens};
+  const std::vector<std::int64_t> starts = problem.starts();
   std::vector<std::int64_t> lengths;
-  for (std::size_t s = 0; s + 1 < problem.cu_seqlens.size(); ++s) {
-    lengths.push_back(problem.cu_seqlens[s + 1] - problem.cu_seqlens[s]);
-  }
+  for (std::size_t s = 0; s + 1 < starts.size(); ++s) lengths.push_back(starts[s + 1] - starts[s]);
   return lengths;
 }
 
@@ -52,6 +50,7 @@ StepsFile::StepsFile(const std::string& path, const kvstore::SnapshotManifest& k
   sequences_ = read_row_integers(file_, "sequence", all);
   if (sequences_.empty()) sequences_.assign(size(all), 0);
   positions_ = read_row_integers(file_, "position", all);
+  token_ids_ = read_row_integers(file_, "token_ids", all);
   if (skip > all) fail_in(file_, fmt::format("skip = {} is above the {} rows of tensor q", skip, all));
   const std::vector<std::int64_t> lengths = kept_lengths(kept.problem);
   check_sequences(lengths);
@@ -105,6 +104,17 @@ LayerShard StepsFile::load(RowRange rows) const {
   LayerShard shard(problem_, rows.size(), has_retrieval_queries_);
   read_layer_rows(file_, {&rows, 1}, "row", has_retrieval_queries_, shard);
   return shard;
+}
+
+NewTokens StepsFile::new_tokens(RowRange rows, const LayerShard& loaded) const {
+  const std::span<const std::int64_t> sequences = sequences_, ids = token_ids_;
+  const std::size_t first = size(rows.begin), count = size(rows.size());
+  return {sequences.subspan(first, count),
+          loaded.queries(),
+          loaded.retrieval_queries(),
+          loaded.keys(),
+          loaded.values(),
+          ids.empty() ? ids : ids.subspan(first, count)};
 }
 
 std::uint32_t StepsFile::checksum(RowRange rows) const {

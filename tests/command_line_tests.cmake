@@ -15,9 +15,36 @@ set_tests_properties(inspect PROPERTIES TIMEOUT 120 LABELS "command;sanitize" PR
 add_test(NAME decode COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/decode.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(decode PROPERTIES TIMEOUT 900 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME positions COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/positions.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(positions PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME reuse COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/reuse.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(reuse PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME prefill_stops COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/prefill_stops.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA} 96k 3)
+set_tests_properties(prefill_stops PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME prefill_stops_full COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/prefill_stops.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA} 256k 20)
+set_tests_properties(prefill_stops_full PROPERTIES TIMEOUT 1800 LABELS full PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+# Recorded by a library that is loaded before the others, which the sanitizers' own would have to be.
+if(NOT RINGMARK_SANITIZE)
+  add_library(record_writes MODULE support/record_writes.c)
+  target_link_libraries(record_writes PRIVATE ${CMAKE_DL_LIBS})
+  add_test(NAME write_order COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/write_order.sh
+    $<TARGET_FILE:ringmark> $<TARGET_FILE:record_writes> ${RINGMARK_TEST_DATA})
+  set_tests_properties(write_order PROPERTIES TIMEOUT 120 LABELS command PROCESSORS 2
+    ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+endif()
+add_test(NAME dense COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/dense.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(dense PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 # A few random moments, and a hundred.
 add_test(NAME kill_points COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_points.sh
-  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA}/layer.safetensors 8)
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA}/layer.safetensors 12)
 set_tests_properties(kill_points PROPERTIES TIMEOUT 900 LABELS full RUN_SERIAL ON
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME kill_points_full COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_points.sh
@@ -25,7 +52,7 @@ add_test(NAME kill_points_full COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_
 set_tests_properties(kill_points_full PROPERTIES TIMEOUT 1800 LABELS full RUN_SERIAL ON
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME one_digest COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/one_digest.sh
-  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA} request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)
 set_tests_properties(one_digest PROPERTIES TIMEOUT 600 LABELS command ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME deadline COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/deadline.sh $<TARGET_FILE:ringmark>
   rma request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)

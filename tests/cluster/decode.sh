@@ -50,6 +50,10 @@ assert report["tokens_decoded"] == report["steps"] == 192 and report["tokens_kep
 assert report["blocks_verified"] > 0 and report["cache_hit_rate"] > 0.5 and report["transport"] == "request"
 assert report["tokens_per_second"] > 0 and report["generation_opened"] == 1 and "generation_saved" not in report
 P
+# Without a GPU there is none to keep blocks on; on one they are kept as they came in.
+CUDA_VISIBLE_DEVICES= expect 3 'no CUDA|GPU|CUDA' "$ringmark" decode --snapshot kept --input steps.safetensors --backend cuda
+expect 2 '--exchange = push does not go with --backend cuda' \
+  "$ringmark" decode --snapshot kept --input steps.safetensors --backend cuda --exchange push
 # Quantised: near it, but for the rows that choose otherwise since the window weighs otherwise.
 decode 2 --kv-dtype int8 --output int8.safetensors || fail "decode of int8: $(head -c 300 err.txt)"
 close_to int8.safetensors "$data/layer_golden.safetensors" 8000 2e-2 0.99 || fail "the output of int8"

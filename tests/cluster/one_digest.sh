@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# usage: one_digest.sh RINGMARK TEST_DATA   the real layer at 1, 2, 3, 4, 7 ranks x layouts x merges x transports: one
-# identical selection digest, and one identical output file whatever the ranks.
+# usage: one_digest.sh RINGMARK TEST_DATA [TRANSPORT...]   the real layer at 1, 2, 3, 4, 7 ranks x layouts x merges x
+# transports, and with blocks that spill to a file over each TRANSPORT: one identical selection digest, and one identical
+# output file whatever the ranks.
 set -euo pipefail
-ringmark=$1 data=$2
+ringmark=$1 data=$2 spilling=("${@:3}")
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
 runs=0
 for ranks in 1 2 3 4 7; do
@@ -16,6 +17,15 @@ for ranks in 1 2 3 4 7; do
         runs=$((runs + 1))
       done
     done
+  done
+done
+# Nothing in memory, and half of what 3 ranks have.
+for transport in "${spilling[@]}"; do
+  for budget in 0 1; do
+    mpirun --oversubscribe -n 3 "$ringmark" prefill --input "$data/layer.safetensors" --transport $transport \
+      --kv-budget-mib $budget --spill-dir "$folder" --output "$folder/out.safetensors" --topk-chunks --digest --quiet \
+      < /dev/null > "$folder/table"
+    echo "$(sed -n 's/^selection_digest //p' "$folder/table") $(sha256sum < "$folder/out.safetensors")" >> "$folder/digests"
   done
 done
 # Two threads a rank.

@@ -9,6 +9,7 @@
 #include "cluster/option_layers.h"
 #include "cluster/prefill_options.h"
 #include "core/error.h"
+#include "kvstore/prefix_hash.h"
 #include "tests/kvstore/temporary_folder.h"
 
 namespace ringmark::cluster {
@@ -18,11 +19,13 @@ using ringmark::test::TemporaryFolder;
 using Arguments = std::vector<std::string>;
 
 const std::vector<std::string> all_options = {
-    "input",     "output",     "planted",    "topk",      "window",  "chunk",      "sinks",       "scorer",
-    "merge",     "balance",    "transport",  "backend",   "digest",  "scale",      "topk-chunks", "json",
-    "fetch-mib", "cu-seqlens", "memory-gib", "deadline",  "threads", "seed",       "quiet",       "config",
-    "log-dir",   "heads",      "kv-heads",   "head-dim",  "needles", "agreement",  "topics",      "dtype",
-    "help",      "kernels",    "fetch",      "share-gpu", "trace",   "memory-plan"};
+    "input",       "output",        "planted",     "topk",      "window",       "chunk",      "sinks",
+    "scorer",      "merge",         "balance",     "transport", "backend",      "digest",     "scale",
+    "policy",      "ulysses-ranks", "topk-chunks", "json",      "fetch-mib",    "cu-seqlens", "memory-gib",
+    "deadline",    "threads",       "seed",        "quiet",     "config",       "log-dir",    "heads",
+    "kv-heads",    "head-dim",      "needles",     "agreement", "topics",       "dtype",      "help",
+    "kernels",     "fetch",         "share-gpu",   "trace",     "memory-plan",  "rope",       "rope-theta",
+    "rope-factor", "rope-original", "rope-layout", "rope-dims", "rope-periods", "rope-ratio", "reuse"};
 
 // The error line of parsing, or "" when there is none.
 std::string error_of(const Arguments& arguments, const Environment& environment = {}) {
@@ -55,6 +58,68 @@ TEST(PrefillOptions, defaults_leave_the_files_metadata_in_charge) {
   EXPECT_EQ(options.deadline_seconds, 120);
   EXPECT_EQ(options.threads, 0);
   EXPECT_TRUE(options.cu_seqlens.empty() && options.output.empty() && options.json.empty() && options.log_dir.empty());
+}
+
+TEST(PrefillOptions, reads_positions) {
+  const auto options = parse_prefill_options({"--input=x", "--rope=yarn", "--rope-theta=5e5", "--rope-factor=32",
+                                              "--rope-original=4k", "--rope-layout=interleaved", "--rope-dims=64"},
+                                             {});
+  EXPECT_EQ(options.positions.kind, kernels::PositionKind::kYarn);
+  EXPECT_EQ(options.positions.theta, 5e5);
+  EXPECT_EQ(options.positions.factor, 32.0);
+  EXPECT_EQ(options.positions.original_length, 4096);
+  EXPECT_EQ(options.positions.layout, kernels::PairLayout::kInterleaved);
+  EXPECT_EQ(options.positions.rotary_dim, 64);
+  EXPECT_EQ(parse_prefill_options({"--input=x"}, {}).positions.kind, kernels::PositionKind::kNone);
+  const auto hope = parse_prefill_options({"--input=x", "--rope=hope", "--rope-original=8k", "--rope-periods=1"}, {});
+  EXPECT_EQ(hope.positions.period_multiplier, 1.0);
+  const auto partial =
+      parse_prefill_options({"--input=x", "--rope=hope-partial", "--rope-original=8k", "--rope-ratio=0.25"}, {});
+  EXPECT_EQ(partial.positions.kept_ratio, 0.25);
+}
+
+TEST(PrefillOptions, dense_takes_its_own_merges_and_refuses_what_chooses) {
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k"}, {}).dense);
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k", "--policy", "hils"}, {}).dense);
+  const auto options = parse_prefill_options(
+      {"--planted", "1k", "--policy", "dense", "--merge", "ring-ulysses", "--ulysses-ranks", "2"}, {});
+  ASSERT_TRUE(options.dense);
+  EXPECT_EQ(options.dense->strategy, runtime::dense::Strategy::kRingUlysses);
+  EXPECT_EQ(options.dense->ulysses_ranks, 2);
+  const auto by_default = parse_prefill_options({"--planted", "1k", "--policy", "dense"}, {});
+  EXPECT_EQ(by_default.dense->strategy, runtime::dense::Strategy::kAuto);
+  for (const Arguments& refused : std::initializer_list<Arguments>{{"--topk", "4"},
+                                                                   {"--window", "64"},
+                                                                   {"--sinks", "1"},
+                                                                   {"--scorer", "none"},
+                                                                   {"--snapshot", "kept"},
+                                                                   {"--reuse", "kept"},
+                                                                   {"--digest"},
+                                                                   {"--transport", "rma"},
+                                                                   {"--merge", "scores"},
+                                                                   {"--ulysses-ranks", "2"},
+                                                                   {"--backend", "cuda"}}) {
+    Arguments arguments = {"--policy", "dense"};
+    arguments.insert(arguments.end(), refused.begin(), refused.end());
+    EXPECT_NE(planted_error(arguments).find(refused[0]), std::string::npos) << planted_error(arguments);
+  }
+  EXPECT_NE(planted_error({"--merge", "ring"}).find("--merge = ring"), std::string::npos);
+  EXPECT_EQ(planted_error({"--ulysses-ranks", "2"}), "--ulysses-ranks = 2 has no meaning without --policy dense");
+}
+
+TEST(PrefillOptions, reuses_what_a_snapshot_keeps) {
+  if (!kvstore::can_hash_prefixes()) {
+    EXPECT_NE(error_of({"--input", "x", "--reuse", "kept"}).find("no OpenSSL"), std::string::npos);
+    return;
+  }
+  EXPECT_EQ(parse_prefill_options({"--input", "x", "--reuse", "kept", "--balance", "rotate"}, {}).reuse, "kept");
+  EXPECT_TRUE(parse_prefill_options({"--input", "x"}, {}).reuse.empty());
+  EXPECT_EQ(planted_error({"--reuse", "kept"}),
+            "--planted = 1k does not go with --reuse: a generated layer has no token_ids");
+  EXPECT_EQ(error_of({"--input", "x", "--reuse", "kept", "--balance", "contiguous"}),
+            "--balance = contiguous does not go with --reuse: limit: rotate");
+  EXPECT_EQ(error_of({"--input", "x", "--reuse", "kept", "--backend", "cuda"}),
+            "--backend = cuda does not go with --reuse: limit: cpu");
 }
 
 TEST(PrefillOptions, reads_every_flag) {
@@ -256,6 +321,20 @@ TEST(PrefillOptions, gpu_options_need_the_cuda_backend) {
             "");
 }
 
+TEST(PrefillOptions, blocks_spill_from_host_memory_alone) {
+  const auto options = parse_prefill_options({"--planted", "1k", "--kv-budget-mib", "3", "--spill-dir", "."}, {});
+  ASSERT_TRUE(options.spill().has_value());
+  EXPECT_EQ(options.spill()->memory_bytes, 3 << 20);
+  EXPECT_EQ(options.spill()->folder, ".");
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k"}, {}).spill().has_value());
+  for (const std::string backend : {"cuda", "reference"}) {
+    EXPECT_EQ(error_of({"--planted", "1k", "--kv-budget-mib", "3", "--spill-dir", ".", "--backend", backend}),
+              "--kv-budget-mib = 3 does not go with --backend " + backend + "; limit: cpu");
+  }
+  EXPECT_EQ(error_of({"--planted", "1k", "--spill-dir", "."}),
+            "--kv-budget-mib MIB and --spill-dir DIR are given together or not at all");
+}
+
 TEST(PrefillOptions, exactly_one_input) {
   EXPECT_EQ(error_of({}), "neither --input FILE nor --planted TOKENS is given; exactly one is needed");
   EXPECT_EQ(error_of({"--input", "f", "--planted", "1k"}),
@@ -331,7 +410,8 @@ TEST(DecodeOptions, defaults) {
   EXPECT_EQ(options.rows, 1);
   EXPECT_EQ(options.skip, 0);
   EXPECT_EQ(options.exchange, runtime::Exchange::kAuto);
-  EXPECT_EQ(options.transport, comm::TransportChoice::kAuto);
+  EXPECT_EQ(options.transport, TransportName::kAuto);
+  EXPECT_EQ(options.backend, kernels::Backend::kCpu);
   EXPECT_FALSE(options.kv_format || options.cache_mib || options.kv_budget_mib || options.memory_bytes());
   EXPECT_FALSE(options.save || options.digest || options.quiet);
   EXPECT_EQ(options.deadline_seconds, 120);
@@ -340,13 +420,30 @@ TEST(DecodeOptions, defaults) {
 TEST(DecodeOptions, refuses_what_it_cannot_mean) {
   EXPECT_EQ(decode_error({"--rows", "0"}), "--rows = 0 is not a whole number in [1, 1048576]");
   EXPECT_EQ(decode_error({"--exchange", "both"}), "--exchange = both is not one of auto, pull, push");
-  EXPECT_EQ(decode_error({"--transport", "nccl"}), "--transport = nccl is not one of auto, rma, request, ucx");
+  EXPECT_EQ(decode_error({"--transport", "nccl"}),
+            "--transport = nccl does not move the memory of --backend cpu; limit: auto, rma, request or ucx");
   EXPECT_EQ(decode_error({"--kv-dtype", "int2"}),
             "--kv-dtype = int2 is not one of as-input, bf16, fp16, fp8, int8, int4");
   EXPECT_EQ(decode_error({"--cache-mib", "0"}), "--cache-mib = 0 is not a whole number in [1, 1048576]");
   EXPECT_EQ(decode_error({"--kv-budget-mib", "1"}),
             "--kv-budget-mib MIB and --spill-dir DIR are given together or not at all");
   EXPECT_EQ(decode_error({"--kv-budget-mib", "1", "--spill-dir", "nowhere"}), "--spill-dir = nowhere is no folder");
+}
+
+TEST(DecodeOptions, a_gpu_keeps_blocks_as_they_came_in_and_in_its_memory) {
+  EXPECT_EQ(decode_error({"--backend", "reference"}), "--backend = reference is not one of cpu, cuda");
+  EXPECT_EQ(decode_error({"--share-gpu"}), "--share-gpu = true has no meaning without --backend cuda");
+  EXPECT_EQ(decode_error({"--backend", "cuda", "--exchange", "push"}),
+            "--exchange = push does not go with --backend cuda; limit: auto or pull");
+  EXPECT_EQ(decode_error({"--backend", "cuda", "--kv-dtype", "int8"}),
+            "--kv-dtype = int8 does not go with --backend cuda; limit: as-input");
+  EXPECT_EQ(decode_error({"--backend", "cuda", "--kv-budget-mib", "8", "--spill-dir", "/tmp"}),
+            "--kv-budget-mib = 8 does not go with --backend cuda; limit: not given");
+  EXPECT_EQ(decode_error({"--backend", "cuda", "--transport", "rma"}),
+            "--transport = rma does not move the memory of --backend cuda; limit: auto, cuda-ipc or nccl");
+  EXPECT_EQ(decode_error({"--backend", "cuda", "--share-gpu", "--transport", "nccl", "--exchange", "pull", "--kv-dtype",
+                          "as-input"}),
+            "");
 }
 
 TEST(Environment, variables_of_other_commands_are_left_out) {

@@ -42,6 +42,12 @@ TEST(MpiCommunicator, names_a_missing_rank) {
         double value = 0.0;
         c.all_reduce_max("lonely", std::span(&value, 1));
       },
+      +[](Communicator& c) {
+        const std::vector<contract::Message> out(static_cast<std::size_t>(c.size()), contract::Message(8));
+        std::vector<contract::Message> in = out;
+        const std::vector<ConstBytes> send(out.begin(), out.end());
+        c.start_all_to_all("lonely", send, contract::views_of(in))->wait({});
+      },
       +[](Communicator& c) {  // too long to be buffered on its way
         std::vector<contract::Message> all(static_cast<std::size_t>(c.size()), contract::Message(3'000'000));
         c.all_gather("lonely", contract::Message(3'000'000), contract::views_of(all));

@@ -44,6 +44,12 @@ TEST_P(ThreadRanks, name_a_missing_rank) {
         double value = 0.0;
         c.all_reduce_max("lonely", std::span(&value, 1));
       },
+      +[](Communicator& c) {
+        const std::vector<contract::Message> out(static_cast<std::size_t>(c.size()), contract::Message(8));
+        std::vector<contract::Message> in = out;
+        const std::vector<ConstBytes> send(out.begin(), out.end());
+        c.start_all_to_all("lonely", send, contract::views_of(in))->wait({});
+      },
   };
   for (const auto collective : collectives) {
     run_thread_ranks(

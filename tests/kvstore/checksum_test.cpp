@@ -1,4 +1,4 @@
-// Checksums of blocks and hashes of prefixes against published vectors and loops written here.
+// Checksums of blocks against published vectors and loops written here.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "kvstore/block_tags.h"
 #include "kvstore/crc32c.h"
-#include "kvstore/prefix_hash.h"
 
 namespace ringmark::kvstore {
 namespace {
@@ -66,30 +65,6 @@ TEST(BlockTags, knows_what_was_set_and_names_what_is_wrong) {
     }
   }
   EXPECT_THROW(tags.verify(0, 1, ChunkId(6), 0, {}), Error);
-}
-
-TEST(PrefixHash, chains_over_the_full_chunks_of_a_sequence) {
-  const AttentionProblem problem{14, 1, 1, 1, 4, DType::kFloat32, 1.0f, false, {0, 10, 10, 14}};
-  const partition::SequenceGrid grid(problem, {0, 1, 0, Scorer::kHils});
-  const std::vector<std::int64_t> ids = {1, 2, 3, -1, 5, 6, 7, std::int64_t{1} << 40, 4, 4, 9, 8, 7, 6};
-  if (!can_hash_prefixes()) {
-    EXPECT_THROW(prefix_hashes(grid, ids), Error);
-    return;
-  }
-  const std::vector<std::string> hashes = prefix_hashes(grid, ids);
-  // By Python's hashlib.
-  ASSERT_EQ(hashes.size(), 4u);
-  EXPECT_EQ(hashes[0], "edd765bc2d0ae518ac9ed9d6dd6413349760ba7d7130be4744c844d931e4b037");
-  EXPECT_EQ(hashes[1], "5fca9083604bc776cdf9f7c56899936f593f1e2cc4efc92315e96a8200ae5dfe");
-  EXPECT_EQ(hashes[2], "");
-  EXPECT_EQ(hashes[3], "94641bca03de11ca6eae8498a9daa8ab4a5ad07ce7e8e3c8e00bb458ca11d1ed");
-  // Another token anywhere before changes every later hash of its sequence and none of the other.
-  std::vector<std::int64_t> others = ids;
-  others[0] = 2;
-  const std::vector<std::string> changed = prefix_hashes(grid, others);
-  EXPECT_NE(changed[0], hashes[0]);
-  EXPECT_NE(changed[1], hashes[1]);
-  EXPECT_EQ(changed[3], hashes[3]);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <random>
+#include <limits>
 #include <string>
 
 #include "core/error.h"
@@ -21,8 +21,9 @@ SnapshotManifest some_manifest() {
   manifest.policy = {8, 3, 1, Scorer::kMean};
   manifest.format = BlockFormat::kInt8;
   for (int chunk = 0; chunk < 7; ++chunk) {
-    manifest.prefix_hashes.push_back(chunk == 2 || chunk == 6 ? "" : std::string(64, static_cast<char>('0' + chunk)));
+    manifest.prefixes.hashes.push_back(chunk == 2 || chunk == 6 ? "" : std::string(64, static_cast<char>('0' + chunk)));
   }
+  manifest.prefixes.tails = {{5}, {}, {std::numeric_limits<std::int64_t>::min()}};
   manifest.shards = {{"shard-00000.safetensors", 1000, 0x0000abcdu, {0, 2, 4}},
                      {"shard-00001.safetensors", 2000, 0xffffffffu, {1, 3, 5, 6}},
                      {"shard-00002.safetensors", 8, 0, {}}};
@@ -77,7 +78,8 @@ TEST(SnapshotManifest, comes_back_as_it_was) {
   EXPECT_EQ(read.policy.sinks, written.policy.sinks);
   EXPECT_EQ(read.policy.scorer, written.policy.scorer);
   EXPECT_EQ(read.format, written.format);
-  EXPECT_EQ(read.prefix_hashes, written.prefix_hashes);
+  EXPECT_EQ(read.prefixes.hashes, written.prefixes.hashes);
+  EXPECT_EQ(read.prefixes.tails, written.prefixes.tails);
   ASSERT_EQ(read.shards.size(), 3u);
   EXPECT_EQ(read.shards[1].file, written.shards[1].file);
   EXPECT_EQ(read.shards[1].bytes, 2000);
@@ -154,12 +156,34 @@ TEST(SnapshotManifest, refuses_chunks_that_are_missing_doubled_or_outside) {
   expect_refused(with("\"chunks\":[]", "\"chunks\":[6]"), "8 chunks");
 }
 
+std::string hash_text(char digit) { return fmt::format("\"{}\"", std::string(64, digit)); }
+
 TEST(SnapshotManifest, refuses_prefix_hashes_that_fit_no_chunk) {
-  expect_refused(with("\"" + std::string(64, '0') + "\"", "\"\""), "prefix_hashes[0]");
-  expect_refused(with("\"" + std::string(64, '0') + "\",", ""), "prefix_hashes = array");
+  expect_refused(with(hash_text('0'), "\"\""), "prefix_hashes[1]");
+  expect_refused(with(hash_text('0') + ",", ""), "prefix_hashes = array");
   expect_refused(with(std::string(64, '0'), std::string(64, 'A')), "prefix_hashes[0]");
-  expect_refused(with("\"\"", "\"" + std::string(64, '0') + "\""), "prefix_hashes[2]");
+  expect_refused(with("\"\"", hash_text('0')), "prefix_hashes[2]");
   expect_refused(with("\"\"", "null"), "prefix_hashes[2]");
+  // The last full chunk of a sequence may have none; then the ids behind it say nothing.
+  expect_refused(with(hash_text('1'), "\"\""), "tail_ids[0]");
+}
+
+TEST(SnapshotManifest, refuses_ids_that_fit_no_growing_chunk) {
+  expect_refused(with("[[5],[],[-9223372036854775808]]", "[[5],[]]"), "it has 2, sequences are 3");
+  expect_refused(with("[[5],[],[-9223372036854775808]]", "[[5,6],[],[7]]"), "tail_ids[0] = array is not empty or of 1");
+  expect_refused(with("[[5],[],[-9223372036854775808]]", "[[5],[6],[7]]"), "tail_ids[1] = array is not empty or of 0");
+  expect_refused(with("[[5],[],[-9223372036854775808]]", "[[5],[],7]"), "tail_ids[2] = 7 is not a list");
+  expect_refused(with("-9223372036854775808", "-9223372036854775809"), "tail_ids[2][0]");
+  expect_refused(with("-9223372036854775808", "1.5"), "tail_ids[2][0] = 1.5");
+  expect_refused(with("-9223372036854775808", "[1]"), "tail_ids[2][0] = array");
+}
+
+// Snapshots of the time before there were ids of growing chunks.
+TEST(SnapshotManifest, opens_without_ids_of_growing_chunks) {
+  const SnapshotManifest read = parse_manifest(with("  \"tail_ids\": [[5],[],[-9223372036854775808]],\n", ""), "m");
+  EXPECT_EQ(read.prefixes.hashes, some_manifest().prefixes.hashes);
+  EXPECT_TRUE(read.prefixes.tails.empty());
+  EXPECT_EQ(manifest_text(read).find("tail_ids"), std::string::npos);
 }
 
 TEST(SnapshotManifest, refuses_every_text_that_was_cut_and_every_flipped_bit) {

@@ -52,6 +52,51 @@ TEST(Layout, rotation_fills_all_ranks_alike) {
   }
 }
 
+// 10 tokens in chunks of 4, dealt 0, 1, 0; the first and the last chunk have no rows.
+TEST(Layout, leaves_out_by_hand) {
+  const SequenceGrid grid = grid_of(10, 4);
+  const Layout whole = make_layout(grid, 2, Balance::kRotate);
+  const Layout layout = leave_out(whole, {true, false, true});
+  EXPECT_EQ(owners(layout, 3), owners(whole, 3));
+  EXPECT_EQ(layout.chunks_of(RankId(0)), whole.chunks_of(RankId(0)));
+  EXPECT_EQ(layout.slot(ChunkId(2)), 1);
+  EXPECT_EQ(layout.token_count(RankId(0)), 0);
+  EXPECT_EQ(layout.token_count(RankId(1)), 4);
+  EXPECT_EQ(layout.token_count(), 4);
+  EXPECT_TRUE(layout.token_runs(RankId(0)).empty());
+  EXPECT_EQ(layout.tokens_of(RankId(1)), (std::vector<TokenId>{TokenId(4), TokenId(5), TokenId(6), TokenId(7)}));
+  EXPECT_FALSE(layout.has_rows(ChunkId(0)));
+  EXPECT_TRUE(layout.has_rows(ChunkId(1)));
+  // Tokens 4 to 7 read their own chunk; with a window of 0 each may choose the chunk before.
+  EXPECT_EQ(measure_balance(grid, layout).pairs, (std::vector<std::int64_t>{0, 8}));
+}
+
+// What is left of a shard keeps its order, without holes.
+TEST(Layout, leaves_out_any_chunks) {
+  const SequenceGrid grid = grid_of(300, 4, {0, 101, 130, 300});
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    const Layout whole = make_layout(grid, ranks, Balance::kZigzag);
+    std::vector<bool> left_out(static_cast<std::size_t>(grid.chunk_count()));
+    for (std::size_t c = 0; c < left_out.size(); ++c) left_out[c] = c * c % 7 < 3;
+    const Layout layout = leave_out(whole, left_out);
+    std::int64_t tokens = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<TokenId> expected;
+      for (const TokenId token : whole.tokens_of(RankId(rank))) {
+        if (!left_out[static_cast<std::size_t>(grid.chunk_of(token).value())]) expected.push_back(token);
+      }
+      EXPECT_EQ(layout.tokens_of(RankId(rank)), expected);
+      for (std::size_t row = 0; row < expected.size(); ++row) {
+        const ChunkId chunk = grid.chunk_of(expected[row]);
+        EXPECT_EQ(layout.first_row(chunk) + (expected[row] - grid.tokens_of(chunk).begin),
+                  static_cast<std::int64_t>(row));
+      }
+      tokens += static_cast<std::int64_t>(expected.size());
+    }
+    EXPECT_EQ(layout.token_count(), tokens);
+  }
+}
+
 // bugs.md 12, 13, 14, 15, 20: any length, any rank count, empty documents: every token has one owner and one row.
 TEST(Layout, covers_the_sequence_exactly_once) {
   std::vector<std::vector<std::int64_t>> documents = {{}, {0, 0, 64, 64, 100}, {0, 5, 6, 136}, {0, 2999}};

@@ -18,15 +18,11 @@ namespace ringmark::test {
 // By step: which sequence each row continues.
 using Steps = std::vector<std::vector<std::int64_t>>;
 
-struct DecodeRun {
+struct DecodeRun : DecodeSetting {
   Steps steps;
   std::filesystem::path snapshot = {};  // where to go on from; empty: nothing is kept yet
   std::filesystem::path save = {};      // where to write what is kept at the end; empty: nowhere
-  runtime::DecodeOptions options;
   kvstore::BlockFormat format = kvstore::BlockFormat::kAsInput;
-  comm::TransportChoice transport = comm::TransportChoice::kAuto;
-  // What stands between the decoder and the transport; empty: nothing.
-  std::function<std::unique_ptr<comm::BlockTransport>(comm::Communicator&, comm::BlockTransport&)> wrap = {};
 };
 
 struct DecodeOutcome {
@@ -56,9 +52,16 @@ struct TokenRows {
 };
 TokenRows take_rows(const TestLayer& layer, const std::vector<TokenId>& tokens);
 
-// Decoding a layer equals one prefill of the whole: the same digest and chosen chunks; with Exchange::kPull out and lse
-// to the bit, otherwise within kMergeError times what hot logits add. Returns the traffic of all ranks.
-inline constexpr double kMergeError = 4e-6;
+// Decoding a layer equals one prefill of the whole: the same digest and chosen chunks; out and lse within
+// decode_error() of the engine. Returns the traffic of all ranks.
 runtime::DecodeTraffic check_decode(comm::Communicator& communicator, const TestLayer& layer, const DecodeRun& run);
+
+// On ranks as threads, that many of them.
+DecodeRun run_of(const TestLayer& layer, runtime::Exchange exchange, std::int64_t first, std::int64_t most,
+                 std::uint64_t seed);
+void check_on(std::initializer_list<int> counts, const TestLayer& layer, const DecodeRun& run);
+
+// Three sequences of different lengths, one of them empty at first sight: it ends before the others have begun.
+TestLayer batch_layer(std::int64_t group, Scorer scorer, std::uint64_t seed);
 
 }  // namespace ringmark::test

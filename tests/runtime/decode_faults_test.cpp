@@ -37,7 +37,7 @@ class Reading {
         faulty_(communicator, *chosen_.transport,
                 {communicator.rank() == 1 ? faults : std::vector<comm::Fault>(), /*seed=*/3}),
         kept_(communicator, faulty_, {0, layer.problem, layer.policy, {}, 0}, 1),
-        cache_(std::int64_t{1} << 20, runtime::BlockReader::entry_bytes(kept_)),
+        cache_(std::int64_t{1} << 20, runtime::BlockReader::entry_bytes(kept_.shape())),
         reader_(kept_, faulty_, cache_) {}
   ~Reading() { faulty_.retire(); }
 

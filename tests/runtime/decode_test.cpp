@@ -22,88 +22,15 @@ namespace {
 
 using runtime::Exchange;
 
-// Three sequences of different lengths, one of them empty at first sight: it ends before the others have begun.
-TestLayer batch_layer(std::int64_t group, Scorer scorer, std::uint64_t seed) {
-  AttentionProblem problem;
-  problem.cu_seqlens = {0, 37, 37, 200, 293};
-  problem.tokens = problem.cu_seqlens.back();
-  problem.heads = 2 * group;
-  problem.kv_heads = 2;
-  problem.head_dim = 32;
-  problem.chunk_size = kChunk;
-  problem.scale = 1.0f / std::sqrt(32.0f);
-  problem.landmark_slots = seed % 2 == 0;
-  problem.dtype = seed % 3 == 0 ? DType::kFloat32 : DType::kBfloat16;
-  return random_layer(problem, {24, 3, static_cast<std::int64_t>(seed % 4) * 6, scorer}, seed);
-}
-
-DecodeRun run_of(const TestLayer& layer, Exchange exchange, std::int64_t first, std::int64_t most, std::uint64_t seed) {
-  DecodeRun run;
-  run.options.exchange = exchange;
-  run.steps = make_steps(sequence_lengths(layer), first, most, seed);
-  return run;
-}
-
-void check_on(std::initializer_list<int> counts, const TestLayer& layer, const DecodeRun& run) {
-  for (const int ranks : counts) {
-    comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) { check_decode(communicator, layer, run); });
-  }
-}
-
-// Prefill N, then 1, 2, S-1, S, S+1 and 3S tokens, one by one and several at a time.
-TEST(DecodeOnThreads, equals_one_prefill_at_every_split) {
-  for (const std::int64_t kept : {80, 85}) {
-    for (const std::int64_t more : {std::int64_t{1}, std::int64_t{2}, kChunk - 1, kChunk, kChunk + 1, 3 * kChunk}) {
-      const TestLayer layer = one_sequence(kept + more, 20, static_cast<std::uint64_t>(kept + more));
-      check_on({1, 2, 4, 5}, layer, run_of(layer, Exchange::kAuto, kept, 1, 1));
-      check_on({4}, layer, run_of(layer, Exchange::kPull, kept, 7, 2));
-      check_on({5}, layer, run_of(layer, Exchange::kPush, kept, 7, 2));
-    }
-  }
-}
-
-TEST(DecodeOnThreads, batches_of_sequences_that_end_at_different_times) {
-  std::uint64_t seed = 1;
-  for (const std::int64_t group : {1, 2, 4}) {
-    for (const Scorer scorer : {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone}) {
-      const TestLayer layer = batch_layer(group, scorer, ++seed);
-      for (const Exchange exchange : {Exchange::kAuto, Exchange::kPull, Exchange::kPush}) {
-        check_on({1, 4}, layer, run_of(layer, exchange, 30, 11, seed));
-      }
-    }
-  }
-}
-
-TEST(DecodeOnThreads, every_window) {
-  for (const std::int64_t window : {0, 1, 16, 17, 60, 1000}) {
-    const TestLayer layer = one_sequence(150, window, static_cast<std::uint64_t>(window));
-    for (const Exchange exchange : {Exchange::kPull, Exchange::kPush}) {
-      check_on({1, 4}, layer, run_of(layer, exchange, 60, 5, 3));
-    }
-  }
-}
-
-// More rows than a tile: a whole prefill as one step.
-TEST(DecodeOnThreads, tiles_of_a_long_step) {
-  const TestLayer layer = one_sequence(300, 40, 9);
-  for (const std::int64_t tile : {1, 50, 1000}) {
-    DecodeRun run = run_of(layer, Exchange::kAuto, 290, 10, 4);
-    run.options.tile_rows = tile;
-    check_on({1, 3}, layer, run);
-  }
-}
-
 // The smallest cache that is accepted gives the bits of a large one.
 TEST(DecodeOnThreads, a_cache_of_one_rows_needs) {
   for (const Exchange exchange : {Exchange::kPull, Exchange::kPush, Exchange::kAuto}) {
     const TestLayer layer = batch_layer(2, Scorer::kHils, 8);
     comm::run_thread_ranks(4, [&](comm::Communicator& communicator) {
-      const auto chosen = comm::choose_transport(communicator, comm::TransportChoice::kAuto);
-      const runtime::KeptLayer kept(communicator, *chosen.transport, {0, layer.problem, layer.policy, {}, 0}, 1);
       DecodeRun run = run_of(layer, exchange, 30, 11, 5);
-      run.options.cache_bytes = runtime::Decoder::least_cache_bytes(kept, communicator.size());
+      run.options.cache_bytes =
+          runtime::Decoder::least_cache_bytes({0, layer.problem, layer.policy, {}, 0}, communicator.size());
       EXPECT_GT(run.options.cache_bytes, 0);
-      chosen.transport->retire();
       check_decode(communicator, layer, run);
     });
   }
@@ -178,31 +105,6 @@ TEST(DecodeOnThreads, quantised_blocks_change_no_choice) {
       });
     }
   }
-}
-
-// A row that does not fit is refused before anything is done.
-TEST(DecodeOnThreads, full_and_unknown_sequences_are_refused) {
-  const TestLayer layer = one_sequence(20, 16, 3);
-  comm::run_thread_ranks(2, [&](comm::Communicator& communicator) {
-    const auto chosen = comm::choose_transport(communicator, comm::TransportChoice::kAuto);
-    runtime::KeptLayer kept(communicator, *chosen.transport, {0, layer.problem, layer.policy, {}, 0}, 1);
-    runtime::Decoder decoder(communicator, *chosen.transport, kept, {});
-    const auto error_of = [&](const std::vector<std::int64_t>& sequences) -> std::string {
-      const TokenRows rows = take_rows(layer, std::vector<TokenId>(sequences.size(), TokenId(0)));
-      try {
-        decoder.step(rows.view(layer.problem, sequences));
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::kBadInput);
-        return error.what();
-      }
-      return "accepted";
-    };
-    EXPECT_EQ(error_of(std::vector<std::int64_t>(21, 0)), "row 20 continues sequence 0, which is full at 20 tokens");
-    EXPECT_EQ(kept.length(0), 0);
-    EXPECT_EQ(error_of({0, 1}), "row 1 continues sequence 1; sequences are 0 to 0");
-    EXPECT_EQ(error_of({-1}), "row 0 continues sequence -1; sequences are 0 to 0");
-    chosen.transport->retire();
-  });
 }
 
 // The kept lengths: a chunk that is full, one that is growing, one token, nothing.
@@ -328,20 +230,6 @@ TEST(DecodeOnThreads, damaged_and_wrong_blocks_are_named) {
       }
     }
     EXPECT_GE(noticed, 8) << static_cast<int>(kind);
-  }
-}
-
-// The real layer: 8000 tokens kept, the rest decoded.
-TEST(DecodeOnThreads, golden_layer) {
-  const GoldenLayer golden = load_golden(8192);
-  for (const int ranks : {1, 4}) {
-    comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) {
-      DecodeRun run = run_of(golden.layer, Exchange::kAuto, 8000, 3, 1);
-      const DecodeOutcome decoded = run_decode(communicator, golden.layer, run);
-      EXPECT_LE(max_difference(decoded.result.out, golden.out), 5e-5);
-      EXPECT_LE(max_difference(decoded.result.lse, golden.lse), 5e-5);
-      EXPECT_EQ(decoded.result.digest, 0x1a88575264c5d822ull);
-    });
   }
 }
 

@@ -121,6 +121,12 @@ TEST(LayerFile, refuses_layers_that_make_no_sense) {
   expect_refusal("landmark_q", with([](auto& c) { c.tensors.push_back({"landmark_q", "F32", {6, 1, 4}}); }));
   expect_refusal("cu_seqlens", with([](auto& c) { c.tensors.push_back({"cu_seqlens", "F32", {3}}); }));
   expect_refusal("cu_seqlens", with([](auto& c) { c.tensors.push_back({"cu_seqlens", "I64", {3}}); }));  // zeros
+  expect_refusal("tensor positions has shape [5], not [6]", with([](auto& c) {
+                   c.tensors.push_back({"positions", "I64", {5}});
+                 }));
+  expect_refusal("tensor positions has dtype F32", with([](auto& c) {
+                   c.tensors.push_back({"positions", "F32", {6}});
+                 }));
   expect_refusal("q holds NaN or infinity at token 0",
                  with([](auto& c) { c.value = std::numeric_limits<float>::quiet_NaN(); }));
   expect_refusal("q holds NaN or infinity at token 0",

@@ -2,8 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "comm/loopback_transport.h"
+#include "comm/thread_ranks.h"
 #include "core/error.h"
 #include "partition/sequence_grid.h"
+#include "runtime/layer_shard.h"
 
 namespace ringmark::runtime {
 namespace {
@@ -57,6 +64,85 @@ TEST(MemoryPlan, over_the_limit_names_the_numbers) {
     EXPECT_NE(std::string(error.what()).find("GiB"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("output"), std::string::npos);
   }
+}
+
+// What is over a budget lies in a file; the other items stay.
+TEST(MemoryPlan, counts_what_spills_as_its_budget) {
+  MemoryPlan plan{{{"blocks", 1000}, {"output", 10}}};
+  plan.spill("blocks", std::nullopt);
+  EXPECT_EQ(plan.total(), 1010);
+  plan.spill("blocks", comm::SpillPolicy{5000, "."});
+  EXPECT_EQ(plan.total(), 1010);
+  plan.spill("blocks", comm::SpillPolicy{300, "."});
+  EXPECT_EQ(plan.total(), 310);
+}
+
+// 16 KiB of K and V a chunk, 4 heads of landmarks of 65 floats: by hand.
+TEST(MemoryPlan, decoding_by_hand) {
+  KeptShape shape;
+  shape.problem = million();
+  DecodeOptions options;
+  options.cache_bytes = 1 << 20;
+  const MemoryPlan plan = plan_decode_memory(shape, {4, 1}, options);
+  const auto bytes_of = [&](const std::string& name) {
+    for (const MemoryItem& item : plan.items) {
+      if (item.name == name) return item.bytes;
+    }
+    return std::int64_t{-1};
+  };
+  constexpr std::int64_t kChunks = 16384 / 4;  // of a rank
+  constexpr std::int64_t kRecord = 4 * 65 * 4;
+  EXPECT_EQ(bytes_of("kept blocks"), kChunks * (16384 + kRecord));
+  EXPECT_EQ(bytes_of("growing chunks"), 2 * 16384);
+  EXPECT_EQ(bytes_of("block cache"), 1 << 20);
+  // chunks_at_most() knows one more: it begins a panel of its own.
+  EXPECT_EQ(bytes_of("packed landmarks"), (kChunks + 32) * kRecord + (kChunks + 1) * 8);
+}
+
+std::int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  long kibibytes = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (std::sscanf(line.c_str(), "VmHWM: %ld", &kibibytes) == 1) break;
+  }
+  return std::int64_t{kibibytes} * 1024;
+}
+
+// Chunks of 16 tokens, so that landmarks are as large as blocks.
+TEST(MemoryPlan, is_what_decoding_takes) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer's own memory is many times as large";
+#endif
+  KeptShape shape;
+  shape.problem.tokens = 512 << 10;
+  shape.problem.heads = 4;
+  shape.problem.kv_heads = 1;
+  shape.problem.chunk_size = 16;
+  shape.problem.landmark_slots = true;
+  DecodeOptions options;
+  options.cache_bytes = 1 << 20;
+  constexpr std::int64_t kRows = 1024;
+  options.tile_rows = kRows;
+  const auto ranks = comm::make_single_rank();
+  comm::LoopbackTransport transport(*ranks);
+  const LayerShard rows(shape.problem, kRows, false);
+  const std::vector<std::int64_t> sequences(kRows, 0);
+  const NewTokens batch{sequences, rows.queries(), rows.queries(), rows.keys(), rows.values()};
+
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+  const std::int64_t before = peak_bytes();
+  KeptLayer layer(*ranks, transport, shape, options.threads);
+  for (std::int64_t token = kRows; token < shape.problem.tokens; token += kRows) layer.append("fill", batch);
+  Decoder decoder(*ranks, transport, layer, options);
+  decoder.step(batch);
+  const auto taken = static_cast<double>(peak_bytes() - before);
+  const MemoryPlan plan = plan_decode_memory(shape, {1, kRows}, options);
+  // The process was there before; the workspace is an upper bound for any shape.
+  const auto planned = static_cast<double>(plan.total() - kProcessBytes - kWorkspaceBytes);
+  RecordProperty("taken", std::to_string(taken));
+  EXPECT_LT(taken, planned * 1.1) << describe(plan, 0);
+  EXPECT_GT(taken, planned * 0.8) << describe(plan, 0);
+  transport.retire();
 }
 
 }  // namespace

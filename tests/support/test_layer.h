@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "core/problem.h"
 #include "kernels/reference/attention.h"
 #include "partition/layout.h"
+#include "runtime/decode_engine.h"
 #include "runtime/layer_shard.h"
 #include "runtime/prefill.h"
 
@@ -35,6 +38,22 @@ TestLayer slice(const TestLayer& layer, std::int64_t begin, std::int64_t end);
 // A fetch budget that is just enough for any single row.
 std::int64_t needed_budget(const TestLayer& layer);
 
+// A kept layer, what decodes over it, and the transports that it needs, the outermost last.
+struct TestDecoder {
+  std::vector<std::unique_ptr<comm::BlockTransport>> transports;
+  std::unique_ptr<runtime::DecodeEngine> engine;
+};
+
+// Largest difference of two results that were merged in different orders, of N(0, 1) values and usual logits.
+inline constexpr double kMergeError = 4e-6;
+
+struct DecodeSetting {
+  runtime::DecodeOptions options;
+  comm::TransportChoice transport = comm::TransportChoice::kAuto;
+  // What stands between the decoder and a transport of host memory; empty: nothing.
+  std::function<std::unique_ptr<comm::BlockTransport>(comm::Communicator&, comm::BlockTransport&)> wrap = {};
+};
+
 // What runs a layer: the engine that the test binary was linked with (support/cpu_engine.cpp, support/gpu_engine.cpp),
 // so that every backend passes the same tests.
 class Engine {
@@ -45,6 +64,12 @@ class Engine {
                                          const AttentionProblem& problem, const AttentionPolicy& policy,
                                          const partition::Layout& layout, runtime::LayerShard& shard,
                                          const runtime::PrefillOptions& options) const = 0;
+  // Collective: an empty layer.
+  virtual TestDecoder decoder(comm::Communicator& communicator, const runtime::KeptShape& shape,
+                              const DecodeSetting& setting) const = 0;
+  // Largest difference of decoded results from those of one prefill; 0: the same bits.
+  virtual double decode_error(const AttentionProblem& problem, const AttentionPolicy& policy,
+                              runtime::Exchange exchange) const = 0;
   // Largest error of o against fp64 on N(0, 1) values: rounding to fp32, or of the weights to the storage type.
   virtual double output_error(const AttentionProblem& problem, const AttentionPolicy& policy) const = 0;
   // Of lse, and of scores: margins below it may go either way.
