@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "kernels/attend_window.h"
@@ -15,10 +14,6 @@ namespace ringmark::kernels {
 namespace {
 
 constexpr double kBound = 2e-5;
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 AttentionPolicy whole_window(const AttentionProblem& problem) { return {problem.tokens, 0, 0, Scorer::kNone}; }
 

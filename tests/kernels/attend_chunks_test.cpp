@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/attend_window.h"
 #include "kernels/cpu/isa.h"
@@ -111,10 +110,6 @@ struct ChunkCase : AttentionCase {
   std::vector<float> records;
   LandmarkRecords landmarks;
 };
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 // Two tokens in chunks of one; the second has chosen the first one's chunk, whose value is `value`.
 std::pair<float, float> mix_two(float window_out, float window_lse, float key, float bias, float value) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/cpu/isa.h"
 #include "tests/kernels/attention_case.h"
@@ -19,10 +18,6 @@ Results window_of(const AttentionCase& c, int threads = 1) {
   attend_window(c.problem, c.grid, c.queries.view(), c.tokens, c.all(), c.blocks.table(), results.out_view(),
                 results.lse_view(), threads);
   return results;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // One head over hand-made numbers.

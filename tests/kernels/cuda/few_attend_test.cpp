@@ -1,27 +1,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "kernels/attend_window.h"
 #include "kernels/cuda/few/attend.h"
 #include "tests/kernels/cuda/chosen_case.h"
 #include "tests/kernels/cuda/device_case.h"
+#include "tests/kernels/cuda/window_checks.h"
 
 namespace ringmark::kernels::cuda {
 namespace {
 
 constexpr double kBound = 2e-5;
-
-std::string name_of_case(const AttentionProblem& problem) {
-  return "tokens " + std::to_string(problem.tokens) + " heads " + std::to_string(problem.heads) + "/" +
-         std::to_string(problem.kv_heads) + " head_dim " + std::to_string(problem.head_dim) + " chunk_size " +
-         std::to_string(problem.chunk_size) + " " + std::string(name_of(problem.dtype));
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 // Room for the parts of some rows, full of NaN.
 struct Parts {
@@ -54,38 +44,14 @@ void attend_window(const AttentionCase& c, const DeviceCase& device, RowRange ro
 
 TEST(FewAttendWindow, matches_the_cpu_on_random_problems) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kSimt);
-  std::mt19937_64 random(51);
-  for (int trial = 0; trial < 120; ++trial) {
-    const AttentionProblem problem = random_problem(random);
-    const AttentionCase c(problem, random_policy(random, problem), random());
-    const DeviceCase device(c, Path::kSimt);
-    attend_window(c, device, device.all());
-    const Results got = device.results(c);
-    Results want(problem, problem.tokens);
-    kernels::attend_window(problem, c.grid, c.queries.view(), c.tokens, c.all(), c.blocks.table(), want.out_view(),
-                           want.lse_view(), 4);
-    ASSERT_EQ(first_differences(got.lse, want.lse, problem.heads, 1, kBound), "") << name_of_case(problem);
-    ASSERT_EQ(first_differences(got.out, want.out, problem.heads, problem.head_dim, kBound), "")
-        << name_of_case(problem);
-  }
+  check_window_against_cpu(
+      kBound, [](const AttentionCase& c, const DeviceCase& device, RowRange rows) { attend_window(c, device, rows); });
 }
 
 TEST(FewAttendWindow, a_row_does_not_depend_on_the_range) {
   RINGMARK_SKIP_WITHOUT_GPU_FOR(Path::kSimt);
-  std::mt19937_64 random(52);
-  for (int trial = 0; trial < 30; ++trial) {
-    const AttentionProblem problem = random_problem(random);
-    const AttentionCase c(problem, random_policy(random, problem), random());
-    const DeviceCase whole(c, Path::kSimt), parts(c, Path::kSimt);
-    attend_window(c, whole, whole.all());
-    for (std::int64_t begin = 0; begin < problem.tokens;) {
-      const auto end = std::uniform_int_distribution<std::int64_t>(begin + 1, problem.tokens)(random);
-      attend_window(c, parts, {begin, end});
-      begin = end;
-    }
-    const Results want = whole.results(c), got = parts.results(c);
-    ASSERT_TRUE(same_bits(got.out, want.out) && same_bits(got.lse, want.lse)) << name_of_case(problem);
-  }
+  check_window_rows_alone(
+      [](const AttentionCase& c, const DeviceCase& device, RowRange rows) { attend_window(c, device, rows); });
 }
 
 // More chunks than parts: 100 chunks of 2 tokens, a part has 4.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -21,10 +20,6 @@ namespace ringmark::kernels::cuda {
 inline constexpr double kOutBound = 1.5e-3;
 inline constexpr double kMeanBound = 6e-5;
 inline constexpr double kLseBound = 2e-5;
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 inline std::string words(const AttentionCase& c) {
   const AttentionProblem& p = c.problem;
