@@ -28,13 +28,20 @@ void LayerSource::open_file(const PrefillOptions& options) {
 
 void LayerSource::plant(const PrefillOptions& options) {
   const PlantedOptions& planted = *options.planted;
-  problem_ = {
-      planted.tokens, planted.heads, planted.kv_heads,  planted.head_dim, options.chunk.value_or(64), planted.dtype,
-      1.0f,           true,          options.cu_seqlens};
+  problem_.tokens = planted.tokens;
+  problem_.heads = planted.heads;
+  problem_.kv_heads = planted.kv_heads;
+  problem_.head_dim = planted.head_dim;
+  problem_.chunk_size = options.chunk.value_or(64);
+  problem_.dtype = planted.dtype;
+  problem_.landmark_slots = true;
+  problem_.cu_seqlens = options.cu_seqlens;
   const double usual_scale = 1.0 / std::sqrt(static_cast<double>(planted.head_dim));
   problem_.scale = static_cast<float>(options.scale.value_or(usual_scale));
-  policy_ = {options.window.value_or(policy_.window), options.topk.value_or(policy_.topk), options.sinks.value_or(0),
-             options.scorer};
+  policy_.window = options.window.value_or(policy_.window);
+  policy_.topk = options.topk.value_or(policy_.topk);
+  policy_.sinks = options.sinks.value_or(0);
+  policy_.scorer = options.scorer;
   problem_.validate();
   policy_.validate(problem_);
   planted_ = std::make_unique<runtime::PlantedLayer>(

@@ -31,6 +31,16 @@ void AttentionProblem::validate() const {
   if (!std::isfinite(scale) || scale <= 0.0f) {
     fail_bad_input("scale = " + std::to_string(scale) + " is not a finite number above 0");
   }
+  if (!std::isfinite(logit_cap) || logit_cap < 0.0f) {
+    fail_bad_input("logit_cap = " + std::to_string(logit_cap) + " is not a finite number of at least 0");
+  }
+  if (!sink_logits.empty() && std::ssize(sink_logits) != heads) {
+    fail_bad_input("sink_logits has " + std::to_string(sink_logits.size()) +
+                   " values, not one for each of heads = " + std::to_string(heads));
+  }
+  for (const float logit : sink_logits) {
+    if (std::isnan(logit) || logit == HUGE_VALF) fail_bad_input("sink_logits holds " + std::to_string(logit));
+  }
   if (cu_seqlens.empty()) return;
   if (cu_seqlens.front() != 0) fail_bad_input("cu_seqlens[0] = " + std::to_string(cu_seqlens.front()) + " is not 0");
   for (std::size_t i = 1; i < cu_seqlens.size(); ++i) {
@@ -50,10 +60,26 @@ std::int64_t AttentionProblem::chunks_at_most() const {
   return tokens / chunk_size + documents;
 }
 
+std::int64_t AttentionPolicy::choosers(const AttentionProblem& problem) const {
+  switch (choice) {
+    case Choice::kGroup: return problem.kv_heads;
+    case Choice::kHead: return problem.heads;
+    case Choice::kAll: return 1;
+  }
+  return 1;
+}
+
 void AttentionPolicy::validate(const AttentionProblem& problem) const {
   check_range("window", window, 0, kMaxTokens);
   check_range("topk", topk, 0, kMaxTopk);
   check_range("sinks", sinks, 0, kMaxTokens);
+  if (edge != WindowEdge::kChunk && selects())
+    fail_bad_input("a window that begins inside a chunk does not go with a choice of chunks");
+  if (edge == WindowEdge::kToken) check_range("window", window, 1, kMaxTokens);
+  if (edge == WindowEdge::kSegment) check_range("segment", segment, 1, kMaxTokens);
+  if (scorer == Scorer::kQuest && fusion == Fusion::kHierarchical)
+    fail_bad_input("quest bounds a logit, not a mass: it needs the union fusion");
+  if (scorer == Scorer::kLandmark && !problem.landmark_slots) fail_bad_input("scorer landmark needs landmark slots");
   if (selects() && problem.chunks_at_most() > kMaxChunks) {
     fail_bad_input("chunk_size = " + std::to_string(problem.chunk_size) + " makes " +
                    std::to_string(problem.chunks_at_most()) + " chunks of the sequence, above the limit of " +
@@ -66,7 +92,35 @@ std::string_view name_of(Scorer scorer) {
     case Scorer::kHils: return "hils";
     case Scorer::kMean: return "mean";
     case Scorer::kOracle: return "oracle";
+    case Scorer::kLandmark: return "landmark";
+    case Scorer::kQuest: return "quest";
     case Scorer::kNone: return "none";
+  }
+  return "?";
+}
+
+std::string_view name_of(Choice choice) {
+  switch (choice) {
+    case Choice::kGroup: return "group";
+    case Choice::kHead: return "head";
+    case Choice::kAll: return "all";
+  }
+  return "?";
+}
+
+std::string_view name_of(Fusion fusion) {
+  switch (fusion) {
+    case Fusion::kHierarchical: return "hierarchical";
+    case Fusion::kUnion: return "union";
+  }
+  return "?";
+}
+
+std::string_view name_of(WindowEdge edge) {
+  switch (edge) {
+    case WindowEdge::kChunk: return "chunk";
+    case WindowEdge::kToken: return "token";
+    case WindowEdge::kSegment: return "segment";
   }
   return "?";
 }

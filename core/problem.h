@@ -26,6 +26,9 @@ struct AttentionProblem {
   float scale = 0.125f;         // factor of q.k inside the softmax, usually 1/sqrt(d)
   bool landmark_slots = false;  // the last slot of every full chunk is a landmark: never attended as a key
   std::vector<std::int64_t> cu_seqlens = {};  // document starts, then tokens; empty means one document
+  float logit_cap = 0.0f;               // above 0: logits become cap tanh(logit / cap), before the mask; 0: they stay
+  bool alibi = false;                   // logits lose slope_h (i - j), with the slopes of kernels/positions/alibi.h
+  std::vector<float> sink_logits = {};  // [H] a logit of each head whose value is 0; empty means none
 
   std::int64_t group() const { return heads / kv_heads; }
   // First token of every document, then tokens; one document without cu_seqlens.
@@ -39,23 +42,57 @@ struct AttentionProblem {
 };
 
 // How a chunk is scored for a query (formulas: docs/numerics.md). hils scores with the retrieval query, whose
-// calibration was trained for it; mean and oracle score with the attention query.
+// calibration was trained for it; the others score with the attention query.
 enum class Scorer {
-  kHils,    // tangent-plane summary at the chunk's landmark query
-  kMean,    // mean of the chunk's keys: kHils with a zero landmark query
-  kOracle,  // the exact log mass of the chunk: what a perfect scorer would return
-  kNone,    // no selection: window and sinks only
+  kHils,      // tangent-plane summary at the chunk's landmark query
+  kMean,      // mean of the chunk's keys: kHils with a zero landmark query
+  kOracle,    // the exact log mass of the chunk: what a perfect scorer would return
+  kLandmark,  // the key at the chunk's landmark slot
+  kQuest,     // a bound of the chunk's largest logit by the range of each component of its keys
+  kNone,      // no selection: window and sinks only
 };
 
 std::string_view name_of(Scorer scorer);
 
+// Which heads agree on their chunks.
+enum class Choice {
+  kGroup,  // the query heads of one kv head
+  kHead,   // every query head chooses alone
+  kAll,    // all heads of the layer
+};
+
+std::string_view name_of(Choice choice);
+
+// How what the chosen chunks give is mixed with the window.
+enum class Fusion {
+  kHierarchical,  // the weight of a chunk is its score, against the mass of the window
+  kUnion,         // one softmax over all keys of the chosen chunks and of the window
+};
+
+std::string_view name_of(Fusion fusion);
+
+// Where the window of a query begins.
+enum class WindowEdge {
+  kChunk,    // at the chunk boundary at or below i-W+1, so that window and eligible chunks part the prefix
+  kToken,    // at i-W+1; only without selection
+  kSegment,  // W tokens before the segment of the query; only without selection
+};
+
+std::string_view name_of(WindowEdge edge);
+
 struct AttentionPolicy {
   std::int64_t window = 128;  // W: keys [max(0, floor((i-W+1)/S)*S), i] are attended exactly; 0 = the current chunk
-  std::int64_t topk = 16;     // K chunks a query and kv head, 0..kMaxTopk
+  std::int64_t topk = 16;     // K chunks a query and chooser, 0..kMaxTopk
   std::int64_t sinks = 0;     // first tokens of every document that are always attended
   Scorer scorer = Scorer::kHils;
+  Choice choice = Choice::kGroup;
+  Fusion fusion = Fusion::kHierarchical;
+  WindowEdge edge = WindowEdge::kChunk;
+  std::int64_t segment = 0;  // tokens of a segment; only with WindowEdge::kSegment
 
   bool selects() const { return scorer != Scorer::kNone && topk > 0; }
+  // Lists of chosen chunks a row has.
+  std::int64_t choosers(const AttentionProblem& problem) const;
   void validate(const AttentionProblem& problem) const;
 };
 

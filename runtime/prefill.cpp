@@ -11,12 +11,12 @@
 #include "kvstore/landmark_table.h"
 #include "partition/sequence_grid.h"
 #include "runtime/agreement.h"
+#include "runtime/block_waves.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/landmark_fetcher.h"
 #include "runtime/meeting.h"
 #include "runtime/row_needs.h"
 #include "runtime/selector.h"
-#include "runtime/wave_fetcher.h"
 
 namespace ringmark::runtime {
 namespace {
@@ -142,12 +142,10 @@ class Prefill {
     result_.out.resize(static_cast<std::size_t>(shard_.rows() * problem_.heads * problem_.head_dim), kUnwritten);
     result_.lse.resize(static_cast<std::size_t>(shard_.rows() * problem_.heads), kUnwritten);
     const FetchPlan plan = make_plan({done_.windowed, shard_.rows()}, window_needs(problem_, grid_, tokens_));
-    in_waves(
-        "window", plan, done_.windowed, [](RowRange) {}, [] {},
-        [&](RowRange rows) {
-          kernels::attend_window(problem_, grid_, shard_.queries(), tokens_, rows, table_, out(), lse(),
-                                 options_.threads);
-        });
+    waves().run("window", plan, done_.windowed, {.attend = [&](RowRange rows) {
+                  kernels::attend_window(problem_, grid_, shard_.queries(), tokens_, rows, table_, out(), lse(),
+                                         options_.threads);
+                }});
     if (!policy_.selects()) done_.selected = done_.attended = done_.windowed;
   }
 
@@ -180,20 +178,17 @@ class Prefill {
     if (!policy_.selects()) return;
     kernels::LandmarkRecords records = landmarks.records();
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
-    const bool sharded = result_.merge == Merge::kScores;  // otherwise every record is here
     const FetchPlan plan = make_plan({done_.attended, done_.selected}, chosen_needs(result_.selection, done_.attended));
-    in_waves(
-        "attend", plan, done_.attended,
-        [&](RowRange rows) {
-          if (sharded) record_fetcher.start(chosen_in(result_.selection, rows));
-        },
-        [&] {
-          if (sharded) record_fetcher.wait();
-        },
-        [&](RowRange rows) {
-          kernels::attend_chunks(problem_, grid_, shard_.queries(), scoring_queries(), result_.selection, rows, table_,
-                                 records, out(), lse(), options_.threads);
-        });
+    WaveWork work;
+    work.attend = [&](RowRange rows) {
+      kernels::attend_chunks(problem_, grid_, shard_.queries(), scoring_queries(), result_.selection, rows, table_,
+                             records, out(), lse(), options_.threads);
+    };
+    if (result_.merge == Merge::kScores) {  // otherwise every record is here
+      work.start_more = [&](RowRange rows) { record_fetcher.start(chosen_in(result_.selection, rows)); };
+      work.wait_more = [&] { record_fetcher.wait(); };
+    }
+    waves().run("attend", plan, done_.attended, work);
     result_.bytes_merged += record_fetcher.bytes();
   }
 
@@ -227,38 +222,8 @@ class Prefill {
     return plan;
   }
 
-  // The next wave is fetched while the current one is attended. `done` is how far this rank is with its rows; it ends
-  // before those of the plan when this rank is told to stop.
-  template <class Start, class Wait, class Work>
-  void in_waves(std::string_view stage, const FetchPlan& plan, std::int64_t& done, Start&& start_more, Wait&& wait_more,
-                Work&& work) {
-    std::vector<std::byte> arena(static_cast<std::size_t>(plan.slots * table_.shape().bytes()));
-    WaveFetcher fetcher(transport_, kBlockRegion, plan, arena, table_);
-    const auto start = [&](std::size_t wave) {
-      fetcher.start(wave);
-      start_more(plan.waves[wave].rows);
-    };
-    const std::int64_t first = done;
-    progress_.begin(stage, plan.waves.empty() ? 0 : plan.waves.back().rows.end - first);
-    for (std::size_t wave = 0; wave < plan.waves.size(); ++wave) {
-      {
-        const auto span = result_.clock.time("fetch");
-        if (wave == 0) start(0);
-        fetcher.wait();
-        wait_more();
-        if (wave + 1 < plan.waves.size()) start(wave + 1);
-      }
-      const auto span = result_.clock.time(stage);
-      const std::int64_t end = plan.waves[wave].rows.end;
-      while (done < end && !options_.stop()) {
-        const RowRange tile{done, std::min(end, done + options_.tile_rows)};
-        work(tile);
-        done = tile.end;
-        progress_.advance(done - first);
-      }
-      if (done < end) break;
-    }
-    progress_.end();
+  BlockWaves waves() {
+    return {transport_, kBlockRegion, table_, result_.clock, progress_, options_.tile_rows, options_.stop};
   }
 
   TensorView<float, 3> out() { return {result_.out.data(), {shard_.rows(), problem_.heads, problem_.head_dim}}; }
