@@ -18,6 +18,7 @@
 #include "cluster/inspect_command.h"
 #include "cluster/inspect_options.h"
 #include "cluster/option_layers.h"
+#include "cluster/policies_command.h"
 #include "cluster/prefill_command.h"
 #include "cluster/prefill_options.h"
 #include "core/error.h"
@@ -40,6 +41,8 @@ Commands:
                its options: ringmark decode --help
   inspect      what is in a snapshot of kept K and V, or in a safetensors file, and whether it is whole;
                its options: ringmark inspect --help
+  policies     which keys a query attends to under each policy of prefill: paper, formula, options;
+               its options: ringmark policies --help
 
   --help       print this text
   --version    print the version
@@ -54,7 +57,8 @@ struct Command {
 
 constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help, run_prefill},
                                  {"decode", decode_descriptions, decode_help, run_decode},
-                                 {"inspect", inspect_descriptions, inspect_help, run_inspect}};
+                                 {"inspect", inspect_descriptions, inspect_help, run_inspect},
+                                 {"policies", policies_descriptions, policies_help, run_policies}};
 
 // The variables that are for this command, or for none: these are misspelled.
 Environment environment_of(const Command& command) {

@@ -12,6 +12,9 @@ set_tests_properties(command_line PROPERTIES TIMEOUT 300 LABELS "command;sanitiz
 add_test(NAME inspect COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/inspect.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(inspect PROPERTIES TIMEOUT 120 LABELS "command;sanitize" PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME policies COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/policies.sh $<TARGET_FILE:ringmark>
+  ${PROJECT_SOURCE_DIR}/docs)
+set_tests_properties(policies PROPERTIES TIMEOUT 60 LABELS "command;sanitize" ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME decode COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/decode.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(decode PROPERTIES TIMEOUT 900 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
