@@ -5,7 +5,6 @@
 #include <array>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "core/error.h"
 
@@ -14,34 +13,23 @@ namespace {
 
 using runtime::dense::Strategy;
 
-// They choose chunks, or keep, read or check what was chosen; or they belong to a GPU or to transports of blocks.
-constexpr std::array kOfOtherPolicies = {"topk",    "window",   "sinks",         "scorer",    "topk-chunks",
-                                         "digest",  "snapshot", "kv-dtype",      "reuse",     "transport",
-                                         "kernels", "fetch",    "kv-budget-mib", "spill-dir", "share-gpu"};
+// They keep, read or check what was chosen; or they belong to a GPU or to transports of blocks.
+constexpr std::array kForBlocks = {"topk-chunks", "digest", "snapshot",      "kv-dtype",  "reuse",    "transport",
+                                   "kernels",     "fetch",  "kv-budget-mib", "spill-dir", "share-gpu"};
 
 }  // namespace
 
 OptionGroup dense_options() {
-  OptionGroup group("Exact causal attention");
-  group
-      .add("policy", "NAME",
-           "hils (window and chosen chunks) or dense (every key; merge is then auto, ring, pass-q, all-gather, ulysses "
-           "or ring-ulysses) (default: hils)")
-      .add("ulysses-ranks", "N",
-           "dense: ranks that share heads under ring-ulysses, a divisor of the ranks (default: the largest that also "
-           "divides the kv heads)");
+  OptionGroup group("Only with --policy dense (merge is then auto, ring, pass-q, all-gather, ulysses or ring-ulysses)");
+  group.add("ulysses-ranks", "N",
+            "ranks that share heads under ring-ulysses, a divisor of the ranks (default: the largest that also "
+            "divides the kv heads)");
   return group;
 }
 
-std::optional<DenseOptions> read_dense(const OptionValues& values) {
-  const std::vector<std::string> policies = {"hils", "dense"};
-  const bool dense = read_choice_index(values, "policy", policies).value_or(0) == 1;
+DenseOptions read_dense(const OptionValues& values) {
   const OptionValue* const group = find_value(values, "ulysses-ranks");
-  if (!dense) {
-    if (group == nullptr) return std::nullopt;
-    fail_bad_input(fmt::format("{} = {} has no meaning without --policy dense", group->origin, group->text));
-  }
-  for (const char* name : kOfOtherPolicies) {
+  for (const char* name : kForBlocks) {
     const OptionValue* const given = find_value(values, name);
     if (given == nullptr || given->text == "false") continue;
     fail_bad_input(fmt::format("{} = {} has no meaning with --policy dense", given->origin, given->text));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "cluster/option_group.h"
 #include "cluster/option_values.h"
@@ -17,7 +16,7 @@ struct DenseOptions {
 
 OptionGroup dense_options();
 
-// Nothing under another policy. Throws Error(kBadInput) for an option that the policy does not honour.
-std::optional<DenseOptions> read_dense(const OptionValues& values);
+// Throws Error(kBadInput) for an option that does not go with the policy.
+DenseOptions read_dense(const OptionValues& values);
 
 }  // namespace ringmark::cluster

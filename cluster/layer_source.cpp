@@ -15,12 +15,13 @@ LayerSource::LayerSource(const PrefillOptions& options) {
 }
 
 void LayerSource::open_file(const PrefillOptions& options) {
-  runtime::LayerOverrides overrides{options.chunk, options.window, options.topk, options.sinks, options.scale, {}};
+  runtime::LayerOverrides overrides{options.chunk,        options.policy.window, options.policy.topk,
+                                    options.policy.sinks, options.scale,         {}};
   if (!options.cu_seqlens.empty()) overrides.cu_seqlens = options.cu_seqlens;
   file_ = std::make_unique<runtime::LayerFile>(options.input, overrides);
   problem_ = file_->problem();
   policy_ = file_->policy();
-  policy_.scorer = options.scorer;
+  apply_policy(options.policy);
   encoding_ = options.positions;
   runtime::check_encoding(encoding_, problem_, file_->has_positions());
   problem_.scale = static_cast<float>(double{problem_.scale} * kernels::scale_gain(encoding_));
@@ -38,14 +39,15 @@ void LayerSource::plant(const PrefillOptions& options) {
   problem_.cu_seqlens = options.cu_seqlens;
   const double usual_scale = 1.0 / std::sqrt(static_cast<double>(planted.head_dim));
   problem_.scale = static_cast<float>(options.scale.value_or(usual_scale));
-  policy_.window = options.window.value_or(policy_.window);
-  policy_.topk = options.topk.value_or(policy_.topk);
-  policy_.sinks = options.sinks.value_or(0);
-  policy_.scorer = options.scorer;
   problem_.validate();
-  policy_.validate(problem_);
+  apply_policy(options.policy);
   planted_ = std::make_unique<runtime::PlantedLayer>(
       problem_, policy_, runtime::PlantedOptions{planted.needles, planted.agreement, planted.topics, options.seed});
+}
+
+void LayerSource::apply_policy(const PolicyOptions& options) {
+  if (is_sparse_engine_policy(options.name)) policy_ = options.apply(policy_);
+  policy_.validate(problem_);
 }
 
 std::vector<std::int64_t> LayerSource::token_ids() const {

@@ -42,6 +42,7 @@ class LayerSource {
  private:
   void open_file(const PrefillOptions& options);
   void plant(const PrefillOptions& options);
+  void apply_policy(const PolicyOptions& options);
 
   std::unique_ptr<runtime::LayerFile> file_;
   std::unique_ptr<runtime::PlantedLayer> planted_;

@@ -249,6 +249,7 @@ class PrefillCommand {
     const std::vector<TokenId> tokens = layout_->tokens_of(rank_);
     PrefillReport report;
     report.problem = problem();
+    report.policy_name = options_.policy.name;
     report.policy = policy();
     report.documents = static_cast<std::int64_t>(grid_->documents().size());
     report.ranks = ranks_.size();

@@ -21,7 +21,6 @@ namespace po = boost::program_options;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxFetchMib = std::int64_t{1} << 20;
 
-constexpr std::array kScorers = {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone};
 constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
 constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
                                   partition::Balance::kRotate};
@@ -63,22 +62,6 @@ OptionGroup input_options() {
            "whose "
            "token_ids a kept sequence begins with, too (default: everything)")
       .add("config", "FILE", "read options from lines of the form key = value, # begins a comment");
-  return group;
-}
-
-OptionGroup attention_options() {
-  const AttentionPolicy policy;
-  const AttentionProblem problem;
-  const auto from_file = [](std::int64_t fallback) {
-    return fmt::format(" (default: the file's metadata, else {})", fallback);
-  };
-  OptionGroup group("Attention");
-  group.add("topk", "K", "chunks that a query and kv head chooses" + from_file(policy.topk))
-      .add("window", "TOKENS", "exact local window; 0 is the current chunk" + from_file(policy.window))
-      .add("chunk", "TOKENS", "tokens of a chunk" + from_file(problem.chunk_size))
-      .add("sinks", "TOKENS", "first tokens of a document that are always attended" + from_file(policy.sinks))
-      .add("scale", "X", "factor of q.k (default: the file's metadata, else 1/sqrt(head_dim))")
-      .add("scorer", "NAME", "how chunks are ranked: hils, mean, oracle or none (default: hils)");
   return group;
 }
 
@@ -178,17 +161,15 @@ void read_input(const OptionValues& values, PrefillOptions& options) {
 }
 
 void read_attention(const OptionValues& values, PrefillOptions& options) {
-  options.topk = read_count(values, "topk", 0, kMaxTopk);
-  options.window = read_count(values, "window", 0, kMaxTokens);
+  options.policy = read_policy(values);
   options.chunk = read_count(values, "chunk", 1, kMaxChunkSize);
   options.scale = read_positive(values, "scale", 1e6);
-  options.sinks = read_count(values, "sinks", 0, kMaxTokens);
-  options.scorer = read_choice<Scorer>(values, "scorer", kScorers, kTextOf).value_or(options.scorer);
 }
 
 void read_execution(const OptionValues& values, PrefillOptions& options) {
-  options.dense = read_dense(values);
-  if (!options.dense) {
+  if (options.policy.name == "dense") {
+    options.dense = read_dense(values);
+  } else {
     options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
   }
   options.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(options.balance);
@@ -210,6 +191,21 @@ void read_gpu(const OptionValues& values, PrefillOptions& options) {
   options.gpu.kernels = kernels[read_choice_index(values, "kernels", kernels).value_or(0)];
   options.gpu.fetch = read_choice<runtime::Fetch>(values, "fetch", kFetches, kTextOf).value_or(options.gpu.fetch);
   options.gpu.share = read_switch(values, "share-gpu");
+}
+
+// Snapshots, their reuse and the kernels of a GPU know one form of selection.
+void check_policy(const OptionValues& values, const PrefillOptions& options) {
+  if (is_kept_policy(options.policy)) return;
+  const auto refuse = [&](const char* name) {
+    const OptionValue* const given = find_value(values, name);
+    if (given == nullptr || options.dense) return;
+    fail_bad_input(
+        fmt::format("{} = {} does not go with --policy {}{}", given->origin, given->text, options.policy.name,
+                    options.policy.choice ? fmt::format(" --choice {}", name_of(*options.policy.choice)) : ""));
+  };
+  refuse("snapshot");
+  refuse("reuse");
+  if (options.backend == kernels::Backend::kCuda) refuse("backend");
 }
 
 // Blocks that spill are those in host memory that peers read.
@@ -272,6 +268,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_execution(values, options);
   read_run_options(values, options);
   check_budget(values, options);
+  check_policy(values, options);
   read_gpu(values, options);
   read_output(values, options);
   read_snapshot(values, options);
@@ -282,7 +279,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
 
 po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
-  for (const OptionGroup& group : {input_options(), attention_options(), dense_options(), position_options(),
+  for (const OptionGroup& group : {input_options(), policy_options(), dense_options(), position_options(),
                                    execution_options(), gpu_options(), output_options(), planted_options()}) {
     all.add(group.options());
   }

@@ -9,6 +9,7 @@
 
 #include "cluster/dense_options.h"
 #include "cluster/option_layers.h"
+#include "cluster/policy_options.h"
 #include "cluster/run_options.h"
 #include "cluster/transport_name.h"
 #include "comm/block_transport.h"
@@ -50,12 +51,9 @@ struct PrefillOptions : RunOptions {
   std::string reuse;                     // folder of a snapshot; empty: everything is computed
 
   // Unset: the metadata of the file decides, without it the default of the policy.
-  std::optional<std::int64_t> topk;
-  std::optional<std::int64_t> window;
   std::optional<std::int64_t> chunk;
   std::optional<double> scale;
-  std::optional<std::int64_t> sinks;
-  Scorer scorer = Scorer::kHils;
+  PolicyOptions policy;
   kernels::PositionEncoding positions;  // kind none: the input has its positions
 
   std::optional<DenseOptions> dense;  // set: exact causal attention, which chooses nothing

@@ -35,6 +35,18 @@ std::string reuse_text(const ReuseReport& reuse, std::int64_t tokens) {
                      reuse.documents == 1 ? "" : "s", reuse.folder, reuse.generation, tokens - reuse.tokens);
 }
 
+std::string policy_text(const PrefillReport& r) {
+  const AttentionPolicy& policy = r.policy;
+  std::string text = fmt::format("{}: chunk {}{}", r.policy_name, r.problem.chunk_size,
+                                 r.problem.landmark_slots ? " with landmark slot" : "");
+  if (policy.edge == WindowEdge::kSegment) {
+    return text + fmt::format(", segment {}, memory {}", policy.segment, policy.window);
+  }
+  text += fmt::format(", window {}, top {}, sinks {}", policy.window, policy.topk, policy.sinks);
+  if (policy.selects()) text += fmt::format(", choice by {}, {}", name_of(policy.choice), name_of(policy.fusion));
+  return text;
+}
+
 }  // namespace
 
 std::string digest_text(std::uint64_t digest) { return fmt::format("{:016x}", digest); }
@@ -48,9 +60,7 @@ std::string report_table(const PrefillReport& r) {
   row("tokens", fmt::format("{} in {} document{}", p.tokens, r.documents, r.documents == 1 ? "" : "s"));
   if (r.reuse) row("reused", reuse_text(*r.reuse, p.tokens));
   row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
-  row("policy",
-      fmt::format("{}: chunk {}{}, window {}, top {}, sinks {}", name_of(r.policy.scorer), p.chunk_size,
-                  p.landmark_slots ? " with landmark slot" : "", r.policy.window, r.policy.topk, r.policy.sinks));
+  row("policy", policy_text(r));
   if (r.positions) row("positions", positions_text(*r.positions, p));
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
@@ -82,6 +92,10 @@ std::string report_json(const PrefillReport& r) {
   json["ringmark"] = RINGMARK_VERSION;
   json["tokens"] = r.problem.tokens;
   json["ranks"] = r.ranks;
+  json["policy"] = r.policy_name;
+  json["choice"] = name_of(r.policy.choice);
+  json["fusion"] = name_of(r.policy.fusion);
+  if (r.policy.edge == WindowEdge::kSegment) json["segment"] = r.policy.segment;
   json["selection_digest"] = digest_text(r.selection_digest);
   for (const auto& [stage, value] : r.seconds) json["seconds"][stage] = value;
   json["bytes_fetched"] = r.bytes_fetched;

@@ -35,6 +35,7 @@ struct ReuseReport {
 
 struct PrefillReport {
   AttentionProblem problem;
+  std::string policy_name;
   AttentionPolicy policy;
   std::int64_t documents = 1;
   int ranks = 1;

@@ -14,12 +14,12 @@ expect 2 'did you mean --topk' "$ringmark" prefill --input x --topkk 4
 expect 2 'did you mean prefill' "$ringmark" prefil
 expect 2 'input.*planted|planted.*input' "$ringmark" prefill
 expect 2 'topk.*-1' "$ringmark" prefill --planted 1k --topk -1
-expect 2 'scorer.*best' "$ringmark" prefill --planted 1k --scorer best
+expect 2 'policy.*best' "$ringmark" prefill --planted 1k --policy best
 expect 2 'no-such-file' "$ringmark" prefill --input no-such-file.safetensors
 expect 2 'RINGMARK_WINDOW = wide' env RINGMARK_WINDOW=wide "$ringmark" prefill --planted 1k
 expect 2 'cu_seqlens.*900' "$ringmark" prefill --input "$data/layer.safetensors" --cu-seqlens 0,900
 expect 3 'needs .* GiB, its limit is' "$ringmark" prefill --planted 1g --chunk 1024
-expect 3 'needs .* GiB, its limit is' "$ringmark" prefill --planted 512g --scorer none
+expect 3 'needs .* GiB, its limit is' "$ringmark" prefill --planted 512g --policy window
 expect 2 'chunk_size = 64 makes 16777217 chunks' "$ringmark" prefill --planted 1g
 expect 3 'needs .* GiB, its limit is 0.25 GiB' "$ringmark" prefill --planted 1m --memory-gib 0.25
 expect 2 'nowhere' "$ringmark" prefill --planted 1k --output nowhere/out.safetensors

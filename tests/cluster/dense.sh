@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 on() { timeout -k 5 120 mpirun --oversubscribe -n "$1" "$ringmark" prefill --policy dense "${@:2}" --quiet < /dev/null; }
 
 expect 2 'topk = 4 has no meaning with --policy dense' "$ringmark" prefill --planted 1k --policy dense --topk 4
-expect 2 'ulysses-ranks = 2 has no meaning without --policy dense' "$ringmark" prefill --planted 1k --ulysses-ranks 2
+expect 2 'ulysses-ranks = 2 has no meaning with --policy hils' "$ringmark" prefill --planted 1k --ulysses-ranks 2
 expect 2 'merge = scores' "$ringmark" prefill --planted 1k --policy dense --merge scores
 expect 2 'backend = cuda' "$ringmark" prefill --planted 1k --policy dense --backend cuda
 expect 2 'ulysses-ranks = 3 does not divide the 1 rank' \

@@ -19,13 +19,14 @@ using ringmark::test::TemporaryFolder;
 using Arguments = std::vector<std::string>;
 
 const std::vector<std::string> all_options = {
-    "input",       "output",        "planted",     "topk",      "window",       "chunk",      "sinks",
-    "scorer",      "merge",         "balance",     "transport", "backend",      "digest",     "scale",
-    "policy",      "ulysses-ranks", "topk-chunks", "json",      "fetch-mib",    "cu-seqlens", "memory-gib",
-    "deadline",    "threads",       "seed",        "quiet",     "config",       "log-dir",    "heads",
-    "kv-heads",    "head-dim",      "needles",     "agreement", "topics",       "dtype",      "help",
-    "kernels",     "fetch",         "share-gpu",   "trace",     "memory-plan",  "rope",       "rope-theta",
-    "rope-factor", "rope-original", "rope-layout", "rope-dims", "rope-periods", "rope-ratio", "reuse"};
+    "input",      "output",     "planted",     "topk",          "window",      "chunk",     "sinks",
+    "choice",     "segment",    "memory",      "merge",         "balance",     "transport", "backend",
+    "digest",     "scale",      "policy",      "ulysses-ranks", "topk-chunks", "json",      "fetch-mib",
+    "cu-seqlens", "memory-gib", "deadline",    "threads",       "seed",        "quiet",     "config",
+    "log-dir",    "heads",      "kv-heads",    "head-dim",      "needles",     "agreement", "topics",
+    "dtype",      "help",       "kernels",     "fetch",         "share-gpu",   "trace",     "memory-plan",
+    "rope",       "rope-theta", "rope-factor", "rope-original", "rope-layout", "rope-dims", "rope-periods",
+    "rope-ratio", "reuse"};
 
 // The error line of parsing, or "" when there is none.
 std::string error_of(const Arguments& arguments, const Environment& environment = {}) {
@@ -48,9 +49,9 @@ std::string planted_error(Arguments arguments) {
 TEST(PrefillOptions, defaults_leave_the_files_metadata_in_charge) {
   const auto options = parse_prefill_options({"--input", "layer.safetensors"}, {});
   EXPECT_EQ(options.input, "layer.safetensors");
-  EXPECT_FALSE(options.planted || options.topk || options.window || options.chunk || options.scale);
+  EXPECT_FALSE(options.planted || options.policy.topk || options.policy.window || options.chunk || options.scale);
   EXPECT_FALSE(options.memory_gib || options.digest || options.quiet || options.topk_chunks);
-  EXPECT_EQ(options.scorer, Scorer::kHils);
+  EXPECT_EQ(options.policy.name, "hils");
   EXPECT_EQ(options.merge, runtime::Merge::kAuto);
   EXPECT_EQ(options.transport, TransportName::kAuto);
   EXPECT_EQ(options.backend, kernels::Backend::kCpu);
@@ -78,35 +79,6 @@ TEST(PrefillOptions, reads_positions) {
   EXPECT_EQ(partial.positions.kept_ratio, 0.25);
 }
 
-TEST(PrefillOptions, dense_takes_its_own_merges_and_refuses_what_chooses) {
-  EXPECT_FALSE(parse_prefill_options({"--planted", "1k"}, {}).dense);
-  EXPECT_FALSE(parse_prefill_options({"--planted", "1k", "--policy", "hils"}, {}).dense);
-  const auto options = parse_prefill_options(
-      {"--planted", "1k", "--policy", "dense", "--merge", "ring-ulysses", "--ulysses-ranks", "2"}, {});
-  ASSERT_TRUE(options.dense);
-  EXPECT_EQ(options.dense->strategy, runtime::dense::Strategy::kRingUlysses);
-  EXPECT_EQ(options.dense->ulysses_ranks, 2);
-  const auto by_default = parse_prefill_options({"--planted", "1k", "--policy", "dense"}, {});
-  EXPECT_EQ(by_default.dense->strategy, runtime::dense::Strategy::kAuto);
-  for (const Arguments& refused : std::initializer_list<Arguments>{{"--topk", "4"},
-                                                                   {"--window", "64"},
-                                                                   {"--sinks", "1"},
-                                                                   {"--scorer", "none"},
-                                                                   {"--snapshot", "kept"},
-                                                                   {"--reuse", "kept"},
-                                                                   {"--digest"},
-                                                                   {"--transport", "rma"},
-                                                                   {"--merge", "scores"},
-                                                                   {"--ulysses-ranks", "2"},
-                                                                   {"--backend", "cuda"}}) {
-    Arguments arguments = {"--policy", "dense"};
-    arguments.insert(arguments.end(), refused.begin(), refused.end());
-    EXPECT_NE(planted_error(arguments).find(refused[0]), std::string::npos) << planted_error(arguments);
-  }
-  EXPECT_NE(planted_error({"--merge", "ring"}).find("--merge = ring"), std::string::npos);
-  EXPECT_EQ(planted_error({"--ulysses-ranks", "2"}), "--ulysses-ranks = 2 has no meaning without --policy dense");
-}
-
 TEST(PrefillOptions, reuses_what_a_snapshot_keeps) {
   if (!kvstore::can_hash_prefixes()) {
     EXPECT_NE(error_of({"--input", "x", "--reuse", "kept"}).find("no OpenSSL"), std::string::npos);
@@ -132,7 +104,7 @@ TEST(PrefillOptions, reads_every_flag) {
                                               "32",
                                               "--sinks",
                                               "4",
-                                              "--scorer",
+                                              "--policy",
                                               "oracle",
                                               "--merge",
                                               "scores",
@@ -189,11 +161,11 @@ TEST(PrefillOptions, reads_every_flag) {
   EXPECT_EQ(options.planted->agreement, 0.5);
   EXPECT_EQ(options.planted->topics, 3);
   EXPECT_EQ(options.planted->dtype, DType::kFloat32);
-  EXPECT_EQ(options.topk, 8);
-  EXPECT_EQ(options.window, 0);
+  EXPECT_EQ(options.policy.topk, 8);
+  EXPECT_EQ(options.policy.window, 0);
   EXPECT_EQ(options.chunk, 32);
-  EXPECT_EQ(options.sinks, 4);
-  EXPECT_EQ(options.scorer, Scorer::kOracle);
+  EXPECT_EQ(options.policy.sinks, 4);
+  EXPECT_EQ(options.policy.name, "oracle");
   EXPECT_EQ(options.merge, runtime::Merge::kScores);
   EXPECT_EQ(options.balance, partition::Balance::kContiguous);
   EXPECT_EQ(options.transport, TransportName::kRma);
@@ -226,14 +198,14 @@ TEST(PrefillOptions, flag_beats_environment_beats_config_file_beats_default) {
   const Environment environment = {
       {"RINGMARK_TOPK", "2"}, {"RINGMARK_WINDOW", "2"}, {"RINGMARK_QUIET", "1"}, {"RINGMARK_CONFIG", config}};
   const auto options = parse_prefill_options({"--topk", "3"}, environment);
-  EXPECT_EQ(options.topk, 3);
-  EXPECT_EQ(options.window, 2);
-  EXPECT_EQ(options.sinks, 1);
+  EXPECT_EQ(options.policy.topk, 3);
+  EXPECT_EQ(options.policy.window, 2);
+  EXPECT_EQ(options.policy.sinks, 1);
   EXPECT_FALSE(options.chunk);
   EXPECT_EQ(options.planted->tokens, 4096);
   EXPECT_EQ(options.planted->head_dim, 32);
   EXPECT_TRUE(options.digest && options.quiet);
-  EXPECT_EQ(parse_prefill_options({"--config", config}, {}).topk, 1);
+  EXPECT_EQ(parse_prefill_options({"--config", config}, {}).policy.topk, 1);
 }
 
 TEST(PrefillOptions, variable_names_have_underscores_for_dashes) {
@@ -290,7 +262,9 @@ TEST(PrefillOptions, bad_values_name_origin_value_and_limit) {
   EXPECT_EQ(planted_error({"--deadline", "inf"}), "--deadline = inf is not a number above 0 and at most 604800");
   EXPECT_EQ(planted_error({"--agreement", "1.01"}), "--agreement = 1.01 is not a number in [0, 1]");
   EXPECT_EQ(planted_error({"--seed", "-1"}), "--seed = -1 is not a whole number in [0, 18446744073709551615]");
-  EXPECT_EQ(planted_error({"--scorer", "hlis"}), "--scorer = hlis is not one of hils, mean, oracle, none");
+  EXPECT_EQ(planted_error({"--policy", "hlis"}),
+            "--policy = hlis is not one of hils, mean, oracle, landmark, moba, quest, window, sinks, xl, dense, nsa, "
+            "compressive, dilated, logo");
   EXPECT_EQ(planted_error({"--merge", ""}), "--merge =  is not one of auto, scores, landmarks");
   EXPECT_EQ(planted_error({"--transport", "tcp"}),
             "--transport = tcp is not one of auto, rma, request, ucx, cuda-ipc, nccl");

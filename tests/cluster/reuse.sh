@@ -178,7 +178,7 @@ expect 2 'nowhere' "$ringmark" prefill --input whole.safetensors --reuse nowhere
 expect 2 'kept: cannot be reused: its window is 128, that of the input is 256' "${p[@]}" --window 256
 expect 2 'its chunk_size is 64, that of the input is 32' "${p[@]}" --chunk 32
 expect 2 'its scale is 0.125, that of the input is 0.25' "${p[@]}" --scale 0.25
-expect 2 'its scorer is hils, that of the input is mean' "${p[@]}" --scorer mean
+expect 2 'its scorer is hils, that of the input is mean' "${p[@]}" --policy mean
 expect 2 'its topk is 8, that of the input is 9' "${p[@]}" --topk 9
 expect 2 'its sinks is 0, that of the input is 1' "${p[@]}" --sinks 1
 expect 2 'backend = reference does not go with --reuse' "${p[@]}" --backend reference

@@ -1,0 +1,141 @@
+// --policy: what each policy makes of its options, and that it refuses those it does not honour.
+#include "cluster/policy_options.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "cluster/policy_table.h"
+#include "cluster/prefill_options.h"
+#include "core/error.h"
+
+namespace ringmark::cluster {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+PrefillOptions parse(Arguments arguments) {
+  arguments.insert(arguments.begin(), {"--planted", "1k"});
+  return parse_prefill_options(arguments, {});
+}
+
+// The error line of `--planted 1k` and these further arguments, or "".
+std::string refusal_of(const Arguments& arguments) {
+  try {
+    parse(arguments);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput) << error.what();
+    return error.what();
+  }
+}
+
+AttentionPolicy stored() {
+  AttentionPolicy policy;
+  policy.window = 256;
+  policy.topk = 8;
+  return policy;
+}
+
+AttentionPolicy applied(Arguments arguments) { return parse(std::move(arguments)).policy.apply(stored()); }
+
+TEST(PolicyOptions, policies_of_a_score) {
+  const AttentionPolicy hils = applied({});
+  EXPECT_EQ(hils.scorer, Scorer::kHils);
+  EXPECT_EQ(hils.window, 256);
+  EXPECT_EQ(hils.topk, 8);
+  EXPECT_EQ(hils.choice, Choice::kGroup);
+  EXPECT_EQ(hils.fusion, Fusion::kHierarchical);
+  EXPECT_EQ(applied({"--policy", "oracle", "--choice", "all"}).choice, Choice::kAll);
+
+  const AttentionPolicy moba = applied({"--policy", "moba", "--topk", "3"});
+  EXPECT_EQ(moba.scorer, Scorer::kMean);
+  EXPECT_EQ(moba.window, 0);  // the current chunk, whatever window the file names
+  EXPECT_EQ(moba.topk, 3);
+  EXPECT_EQ(moba.choice, Choice::kHead);
+  EXPECT_EQ(moba.fusion, Fusion::kUnion);
+  EXPECT_EQ(applied({"--policy", "quest"}).scorer, Scorer::kQuest);
+  const AttentionPolicy landmark = applied({"--policy", "landmark", "--choice", "group"});
+  EXPECT_EQ(landmark.scorer, Scorer::kLandmark);
+  EXPECT_EQ(landmark.choice, Choice::kGroup);
+  EXPECT_EQ(landmark.fusion, Fusion::kHierarchical);
+}
+
+TEST(PolicyOptions, policies_of_a_window) {
+  const AttentionPolicy window = applied({"--policy", "window", "--window", "100"});
+  EXPECT_EQ(window.window, 100);
+  EXPECT_EQ(window.edge, WindowEdge::kToken);
+  EXPECT_FALSE(window.selects());
+  EXPECT_EQ(applied({"--policy", "sinks"}).sinks, 4);
+  EXPECT_EQ(applied({"--policy", "sinks", "--sinks", "7"}).sinks, 7);
+  EXPECT_THROW(applied({"--policy", "sinks", "--sinks", "0"}), Error);
+  const AttentionPolicy xl = applied({"--policy", "xl", "--segment", "64", "--memory", "32"});
+  EXPECT_EQ(xl.edge, WindowEdge::kSegment);
+  EXPECT_EQ(xl.segment, 64);
+  EXPECT_EQ(xl.window, 32);
+  EXPECT_THROW(applied({"--policy", "xl"}), Error);
+}
+
+// Values that each option takes, whatever the policy.
+Arguments with_value(const std::string& option) {
+  if (option == "--alibi") return {option};
+  if (option == "--choice") return {option, "head"};
+  if (option == "--merge") return {option, "auto"};
+  return {option, "1"};
+}
+
+TEST(PolicyOptions, a_policy_refuses_the_options_of_the_others) {
+  for (const std::string option : {"--topk", "--window", "--sinks", "--choice", "--merge", "--segment", "--memory"}) {
+    for (const PolicyRow& row : policy_table()) {
+      Arguments arguments = {"--policy", std::string(row.name)};
+      for (const std::string& word : with_value(option)) arguments.push_back(word);
+      const std::string cell = std::string(row.options) + " ";
+      const std::string refusal = refusal_of(arguments);
+      const bool refused = refusal.find("has no meaning with --policy " + std::string(row.name)) != std::string::npos &&
+                           refusal.find(option + " = ") == 0;
+      EXPECT_NE(refused, cell.find(option + " ") != std::string::npos) << row.name << " " << option << ": " << refusal;
+    }
+  }
+}
+
+TEST(PolicyOptions, what_one_form_of_selection_needs_refuses_the_others_by_name) {
+  EXPECT_EQ(refusal_of({"--policy", "moba", "--snapshot", "kept"}), "--snapshot = kept does not go with --policy moba");
+  EXPECT_EQ(refusal_of({"--choice", "head", "--backend", "cuda"}),
+            "--backend = cuda does not go with --policy hils --choice head");
+  EXPECT_EQ(refusal_of({"--policy", "mean", "--snapshot", "kept"}), "");
+  EXPECT_EQ(refusal_of({"--policy", "window", "--backend", "cuda"}),
+            "--backend = cuda does not go with --policy window");
+}
+
+TEST(PolicyOptions, dense_takes_its_own_merges_and_refuses_what_chooses) {
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k"}, {}).dense);
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k", "--policy", "hils"}, {}).dense);
+  const auto options = parse_prefill_options(
+      {"--planted", "1k", "--policy", "dense", "--merge", "ring-ulysses", "--ulysses-ranks", "2"}, {});
+  ASSERT_TRUE(options.dense);
+  EXPECT_EQ(options.dense->strategy, runtime::dense::Strategy::kRingUlysses);
+  EXPECT_EQ(options.dense->ulysses_ranks, 2);
+  const auto by_default = parse_prefill_options({"--planted", "1k", "--policy", "dense"}, {});
+  EXPECT_EQ(by_default.dense->strategy, runtime::dense::Strategy::kAuto);
+  for (const Arguments& refused : std::initializer_list<Arguments>{{"--topk", "4"},
+                                                                   {"--window", "64"},
+                                                                   {"--sinks", "1"},
+                                                                   {"--choice", "head"},
+                                                                   {"--snapshot", "kept"},
+                                                                   {"--reuse", "kept"},
+                                                                   {"--digest"},
+                                                                   {"--transport", "rma"},
+                                                                   {"--merge", "scores"},
+                                                                   {"--ulysses-ranks", "2"},
+                                                                   {"--backend", "cuda"}}) {
+    Arguments arguments = {"--policy", "dense"};
+    arguments.insert(arguments.end(), refused.begin(), refused.end());
+    EXPECT_NE(refusal_of(arguments).find(refused[0]), std::string::npos) << refusal_of(arguments);
+  }
+  EXPECT_NE(refusal_of({"--merge", "ring"}).find("--merge = ring"), std::string::npos);
+  EXPECT_EQ(refusal_of({"--ulysses-ranks", "2"}), "--ulysses-ranks = 2 has no meaning with --policy hils");
+}
+
+}  // namespace
+}  // namespace ringmark::cluster
