@@ -5,7 +5,7 @@ BUILD := build
 JOBS := $(shell nproc)
 PACKAGES := g++ cmake ninja-build ccache openmpi-bin libopenmpi-dev libboost-program-options-dev libfmt-dev \
             nlohmann-json3-dev libssl-dev libucx-dev libgtest-dev libopenblas-dev pkg-config clang \
-            libclang-rt-14-dev clang-format clang-tidy python3
+            libclang-rt-14-dev clang-format clang-tidy python3 python3-numpy
 
 # mpirun refuses root without these; more ranks than cores is normal on a workstation.
 export OMPI_ALLOW_RUN_AS_ROOT := 1

@@ -1,0 +1,52 @@
+"""Runs `ringmark prefill` as a user does and compares what it wrote with what was expected."""
+import os
+import subprocess
+
+import numpy as np
+
+from safetensors_io import read_safetensors
+
+TOLERANCE = 1e-5  # of the largest value of a document
+
+
+def prefill(ringmark, ranks, layer, options, output):
+    """The tensors of the result."""
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = ["mpirun", "--oversubscribe", "-n", str(ranks), ringmark, "prefill", "--input", layer, "--threads", "1",
+               "--quiet", "--output", output, *options]
+    run = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    if run.returncode != 0:
+        said = [line for line in run.stderr.splitlines() if line.startswith("ringmark:")] or run.stderr.split("\n")
+        raise AssertionError(f"exit {run.returncode}: {said[0]} ({' '.join(options)})")
+    return read_safetensors(output)[0]
+
+
+def scale_of(values):
+    return np.max(np.abs(values[np.isfinite(values)]), initial=0.0)
+
+
+def largest_difference(found, expected):
+    """Over the largest expected value; values that are not finite must be equal."""
+    finite = np.isfinite(expected)
+    if not np.array_equal(found[~finite], expected[~finite]) or not np.isfinite(found[finite]).all():
+        return np.inf
+    scale = scale_of(expected)
+    return np.max(np.abs(found[finite] - expected[finite]), initial=0.0) / (scale if scale > 0 else 1.0)
+
+
+def expect_close(found, expected, rows, first_token, what, tolerance=TOLERANCE):
+    """Compares [n, H, ...] where rows [n, H] says so; fails with the first token and head that differ. Returns the
+    largest difference."""
+    found = np.asarray(found, np.float64)
+    if found.shape != expected.shape:
+        raise AssertionError(f"{what} has shape {found.shape}, expected {expected.shape}")
+    worst = largest_difference(found[rows], expected[rows])
+    if worst <= tolerance:
+        return worst
+    limit = tolerance * max(scale_of(expected[rows]), np.finfo(float).tiny)
+    with np.errstate(invalid="ignore"):
+        apart = ~((found == expected) | (np.abs(found - expected) <= limit))
+    token, head, *element = np.argwhere(apart & rows.reshape(rows.shape + (1,) * (found.ndim - 2)))[0]
+    at = (token, head, *element)
+    raise AssertionError(f"{what} of token {first_token + token}, head {head}{f', element {element[0]}' if element else ''}"
+                         f" is {found[at]:.9g}, expected {expected[at]:.9g}")
