@@ -55,8 +55,11 @@ add_test(NAME kill_points_full COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_
 set_tests_properties(kill_points_full PROPERTIES TIMEOUT 1800 LABELS full RUN_SERIAL ON
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME one_digest COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/one_digest.sh
-  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA} request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA} share request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)
 set_tests_properties(one_digest PROPERTIES TIMEOUT 600 LABELS command ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME one_digest_full COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/one_digest.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA} all request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)
+set_tests_properties(one_digest_full PROPERTIES TIMEOUT 900 LABELS full ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME deadline COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/deadline.sh $<TARGET_FILE:ringmark>
   rma request $<$<BOOL:${RINGMARK_HAS_UCX}>:ucx>)
 set_tests_properties(deadline PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2

@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# usage: one_digest.sh RINGMARK TEST_DATA [TRANSPORT...]   the real layer at 1, 2, 3, 4, 7 ranks x layouts x merges x
-# transports, and with blocks that spill to a file over each TRANSPORT: one identical selection digest, and one identical
-# output file whatever the ranks.
+# usage: one_digest.sh RINGMARK TEST_DATA all|share [TRANSPORT...]   the real layer at 1, 2, 3, 4, 7 ranks x layouts x
+# merges and transports (share: one merge and transport for each, in turn), and with blocks that spill to a file over
+# each TRANSPORT: one identical selection digest, and one identical output file whatever the ranks.
 set -euo pipefail
-ringmark=$1 data=$2 spilling=("${@:3}")
+ringmark=$1 data=$2 share=$3 spilling=("${@:4}")
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT
 runs=0
+ways=("scores rma" "landmarks request" "landmarks rma" "scores request")
+[ "$share" = all ] && each=4 || each=1
+next=0
 for ranks in 1 2 3 4 7; do
   for balance in contiguous zigzag rotate; do
-    for merge in scores landmarks; do
-      for transport in rma request; do
-        timeout 120 mpirun --oversubscribe -n $ranks "$ringmark" prefill --input "$data/layer.safetensors" \
-          --balance $balance --merge $merge --transport $transport --output "$folder/out.safetensors" --topk-chunks \
-          --digest --quiet < /dev/null > "$folder/table"
-        echo "$(sed -n 's/^selection_digest //p' "$folder/table") $(sha256sum < "$folder/out.safetensors")" >> "$folder/digests"
-        runs=$((runs + 1))
-      done
+    for way in $(seq 0 $((each - 1))); do
+      read -r merge transport <<< "${ways[$(((next + way) % 4))]}"
+      timeout 120 mpirun --oversubscribe -n $ranks "$ringmark" prefill --input "$data/layer.safetensors" \
+        --balance $balance --merge $merge --transport $transport --output "$folder/out.safetensors" --topk-chunks \
+        --digest --quiet < /dev/null > "$folder/table"
+      echo "$(sed -n 's/^selection_digest //p' "$folder/table") $(sha256sum < "$folder/out.safetensors")" >> "$folder/digests"
+      runs=$((runs + 1))
     done
+    next=$((next + 1))
   done
 done
 # Nothing in memory, and half of what 3 ranks have.
@@ -37,4 +40,4 @@ echo "$(sed -n 's/^selection_digest //p' "$folder/table") $(sha256sum < "$folder
 echo "$runs runs, digests and output hashes:"
 sort "$folder/digests" | uniq -c
 echo "fp64 reference: $(cat "$folder/reference")"
-[ "$(sort -u "$folder/digests" | wc -l)" -eq 1 ] && [ $runs -eq 60 ]
+[ "$(sort -u "$folder/digests" | wc -l)" -eq 1 ] && [ $runs -eq $((15 * each)) ]
