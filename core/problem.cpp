@@ -87,6 +87,17 @@ void AttentionPolicy::validate(const AttentionProblem& problem) const {
   }
 }
 
+void AttentionPolicy::expect_usual_choice(std::string_view user) const {
+  if (!selects()) return;
+  const auto refuse = [&](const char* field, std::string_view value, const char* limit) {
+    fail_bad_input(std::string(field) + " = " + std::string(value) + " does not go with " + std::string(user) +
+                   "; limit: " + limit);
+  };
+  if (scorer == Scorer::kLandmark || scorer == Scorer::kQuest) refuse("scorer", name_of(scorer), "hils, mean, oracle");
+  if (choice != Choice::kGroup) refuse("choice", name_of(choice), "group");
+  if (fusion != Fusion::kHierarchical) refuse("fusion", name_of(fusion), "hierarchical");
+}
+
 std::string_view name_of(Scorer scorer) {
   switch (scorer) {
     case Scorer::kHils: return "hils";

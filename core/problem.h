@@ -94,6 +94,9 @@ struct AttentionPolicy {
   // Lists of chosen chunks a row has.
   std::int64_t choosers(const AttentionProblem& problem) const;
   void validate(const AttentionProblem& problem) const;
+  // For what knows only selection by hils, mean or oracle, by group, with the hierarchical fusion. Throws
+  // Error(kBadInput) naming what is asked besides; `user` is what it does not go with.
+  void expect_usual_choice(std::string_view user) const;
 };
 
 }  // namespace ringmark

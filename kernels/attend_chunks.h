@@ -23,7 +23,7 @@ struct LandmarkRecords {
   const float* of(ChunkId chunk) const { return records[static_cast<std::size_t>(chunk.value())]; }
 };
 
-// For every row i and head h, with the chosen chunks I of its kv head:
+// For every row i and head h, with the chosen chunks I of its chooser:
 //     s_c  = the chunk's landmark score (recomputed here: hils and mean to the bits of score_chunks, oracle to fp32
 //            rounding)
 //     L    = logsumexp over I of s_c, and lse_window

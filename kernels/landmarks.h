@@ -4,11 +4,15 @@
 //     keys [landmark heads][vectors][head_dim], then bias [landmark heads].
 // The score of chunk c for query i and head h is
 //     s = bias + logsumexp over vectors v of (scale * q_i . key_v),
-// with one vector for hils and mean (so the logsumexp is the dot product itself).
+// with one vector for all but oracle (so the logsumexp is the dot product itself).
 //     hils    one landmark per query head: p = softmax_j(scale q'_c.k_j), key = sum p_j k_j, bias = -sum p_j ln p_j
 //     mean    one per kv head: key = mean of the chunk's keys, bias = ln(number of keys)
 //     oracle  one per kv head: the chunk's keys themselves, bias = 0, so that s is the exact log mass of the chunk;
 //             vectors = chunk_size, unused vectors (landmark slot, sinks) are marked by a first element of +inf
+//     landmark one per kv head: the key at the chunk's landmark slot, bias = 0
+//     quest   one per kv head: the largest, then the least of each component of the chunk's keys, bias = 0; these 2 d
+//             components meet a query's parts above and below 0, so that
+//             s = scale sum_x max(q_x least_x, q_x largest_x): no key of the chunk has a larger logit
 // j runs over SequenceGrid::keys_of(c). Source: docs/numerics.md, "Landmarks".
 #pragma once
 
@@ -25,9 +29,9 @@
 namespace ringmark::kernels {
 
 struct LandmarkShape {
-  std::int64_t heads = 0;    // landmark heads: H (hils) or Hkv (mean, oracle)
-  std::int64_t vectors = 1;  // keys a landmark
-  std::int64_t head_dim = 0;
+  std::int64_t heads = 0;     // landmark heads: H (hils) or Hkv (the others)
+  std::int64_t vectors = 1;   // keys a landmark
+  std::int64_t head_dim = 0;  // components of a key: d, 2 d for quest
 
   static LandmarkShape of(const AttentionProblem& problem, Scorer scorer);
   std::int64_t record_floats() const { return heads * (vectors * head_dim + 1); }

@@ -53,11 +53,12 @@ struct CandidateLists {
   }
 };
 
-// queries   [rows, H, d] retrieval queries, any dtype
+// queries   [rows, H, d] the queries that score (retrieval queries for hils), any dtype
 // tokens    [rows] their token ids, in any order (tiles are fastest when neighbours are consecutive)
 // Scores are fp32: (scale * q) . key as one chain of fused multiply-adds over head_dim in ascending order starting from
-// 0, plus bias. The scale multiplies q first. The chain makes a score independent of tile shape and instruction set.
-// A NaN score never enters a list. Throws nothing; shapes are promises.
+// 0, plus bias; for quest over the products with the parts of q above 0, then those below. The scale multiplies q
+// first. The chain makes a score independent of tile shape and instruction set. A NaN score never enters a list. Throws
+// nothing; shapes are promises.
 CandidateLists score_chunks(const AttentionProblem& problem, const AttentionPolicy& policy,
                             const partition::SequenceGrid& grid, const RowsView& queries,
                             std::span<const TokenId> tokens, const PackedLandmarks& landmarks, int threads);

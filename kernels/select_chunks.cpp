@@ -73,6 +73,7 @@ class GroupRank {
   double normaliser_of(std::int64_t row, std::int64_t head) const {
     LogSum all;
     for (const CandidateLists& part : parts_) all.add(part.sum(row, head));
+    if (lse_window_.empty()) return all.value();
     return log_add_exp(lse_window_[static_cast<std::size_t>(row * parts_.front().heads + head)], all.value());
   }
 
@@ -90,8 +91,8 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t value) {  // splitmix64 ove
 
 }  // namespace
 
-std::span<const std::int32_t> Selection::chosen(std::int64_t row, std::int64_t kv_head) const {
-  const std::span<const std::int32_t> all = slots(row, kv_head);
+std::span<const std::int32_t> Selection::chosen(std::int64_t row, std::int64_t chooser) const {
+  const std::span<const std::int32_t> all = slots(row, chooser);
   std::size_t used = 0;
   while (used < all.size() && all[used] >= 0) ++used;
   return all.first(used);
@@ -101,14 +102,14 @@ void select_chunks(std::span<const CandidateLists> parts, std::span<const float>
                    Selection& selection, int threads) {
   if (parts.empty() || selection.topk == 0) return;
   const std::int64_t rows = parts.front().rows;
-  const std::int64_t group = parts.front().heads / selection.kv_heads;
+  const std::int64_t group = parts.front().heads / selection.choosers;
 #pragma omp parallel num_threads(threads)
   {
     GroupRank ranking(parts, lse_window);
 #pragma omp for schedule(static)
     for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
-        ranking.choose(row, kv_head * group, group, selection.slots(first_row + row, kv_head));
+      for (std::int64_t chooser = 0; chooser < selection.choosers; ++chooser) {
+        ranking.choose(row, chooser * group, group, selection.slots(first_row + row, chooser));
       }
     }
   }
@@ -117,10 +118,10 @@ void select_chunks(std::span<const CandidateLists> parts, std::span<const float>
 std::uint64_t selection_digest(const Selection& selection, std::span<const TokenId> tokens) {
   std::uint64_t digest = 0;
   for (std::int64_t row = 0; row < selection.rows; ++row) {
-    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+    for (std::int64_t chooser = 0; chooser < selection.choosers; ++chooser) {
       std::uint64_t state = mix(static_cast<std::uint64_t>(tokens[static_cast<std::size_t>(row)].value()),
-                                static_cast<std::uint64_t>(kv_head));
-      for (const std::int32_t chunk : selection.chosen(row, kv_head)) {
+                                static_cast<std::uint64_t>(chooser));
+      for (const std::int32_t chunk : selection.chosen(row, chooser)) {
         state = mix(state, static_cast<std::uint64_t>(chunk));
       }
       digest += state;

@@ -40,7 +40,8 @@ struct SnapshotContents {
   std::vector<KeptChunk> chunks;  // of this rank, ascending
 };
 
-// What all shards of a snapshot hold together, without headers and manifest.
+// What all shards of a snapshot hold together, without headers and manifest. Throws Error(kBadInput) for a policy that
+// a manifest does not know.
 std::int64_t snapshot_bytes(const AttentionProblem& problem, const AttentionPolicy& policy, BlockFormat format);
 
 // Throws Error when so many bytes could not be written into `folder` as things stand: no folder and none to make it in,

@@ -37,6 +37,7 @@ void check_tensors(const std::string& path, const SafetensorsHeader& header, con
 }  // namespace
 
 ShardShape ShardShape::of(const AttentionProblem& problem, const AttentionPolicy& policy, BlockFormat format) {
+  policy.expect_usual_choice("a snapshot");
   const auto block = kernels::BlockShape::of(problem);
   ShardShape shape;
   shape.kv_heads = problem.kv_heads;

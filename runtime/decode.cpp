@@ -272,7 +272,7 @@ void Decoder::attend_chosen(Tile& tile) {
 
 std::vector<HeldRows> Decoder::parts_of(const Selection& chosen) const {
   const auto needs = [&](std::int64_t row, std::vector<BlockId>& blocks) {
-    for (std::int64_t kv_head = 0; kv_head < chosen.kv_heads; ++kv_head) {
+    for (std::int64_t kv_head = 0; kv_head < chosen.choosers; ++kv_head) {
       for (const std::int32_t chunk : chosen.chosen(row, kv_head)) blocks.push_back({ChunkId(chunk), kv_head});
     }
   };

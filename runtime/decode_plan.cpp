@@ -9,13 +9,13 @@ namespace {
 
 using kernels::Selection;
 
-// Collects the demands between one rank and every other: `peer_of` gives the other side, or a rank outside the job for
-// what is not between the two.
+// The choosers of a step are the kv heads. Collects the demands between one rank and every other: `peer_of` gives the
+// other side, or a rank outside the job for what is not between the two.
 template <class PeerOf>
 std::vector<Demands> collect(const Selection& selection, int ranks, PeerOf peer_of) {
   std::vector<std::map<BlockId, std::vector<std::int64_t>>> found(static_cast<std::size_t>(ranks));
   for (std::int64_t row = 0; row < selection.rows; ++row) {
-    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+    for (std::int64_t kv_head = 0; kv_head < selection.choosers; ++kv_head) {
       for (const std::int32_t chunk : selection.chosen(row, kv_head)) {
         const RankId peer = peer_of(row, ChunkId(chunk));
         if (peer < RankId(0)) continue;
@@ -93,9 +93,9 @@ std::vector<PartialId> partials_of(const Demands& demands, const std::vector<boo
 
 Selection part_of(const Selection& selection,
                   const std::function<bool(std::int64_t row, const BlockId& block)>& keeps) {
-  Selection part(selection.rows, selection.kv_heads, selection.topk);
+  Selection part(selection.rows, selection.choosers, selection.topk);
   for (std::int64_t row = 0; row < selection.rows; ++row) {
-    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+    for (std::int64_t kv_head = 0; kv_head < selection.choosers; ++kv_head) {
       auto next = part.slots(row, kv_head).begin();
       for (const std::int32_t chunk : selection.chosen(row, kv_head)) {
         if (keeps(row, {ChunkId(chunk), kv_head})) *next++ = chunk;

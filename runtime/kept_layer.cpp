@@ -17,6 +17,11 @@ using kernels::BlockShape;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
+const KeptShape& decodable(const KeptShape& shape) {
+  shape.policy.expect_usual_choice("decode");
+  return shape;
+}
+
 }  // namespace
 
 KeptShape grown_shape(const kvstore::SnapshotManifest& manifest, std::span<const std::int64_t> capacities) {
@@ -64,7 +69,7 @@ KeptLayer::KeptLayer(comm::Communicator& communicator, comm::BlockTransport& tra
                      int threads)
     : communicator_(communicator),
       transport_(transport),
-      shape_(shape),
+      shape_(decodable(shape)),
       threads_(threads),
       rank_(communicator.rank()),
       sequences_(shape.problem, shape.policy, communicator.size()),

@@ -59,7 +59,8 @@ class KeptLayer {
   // Bytes that one of `ranks` ranks exposes, the fullest.
   static std::int64_t exposed_bytes(const KeptShape& shape, int ranks);
 
-  // Collective: an empty layer; exposes and publishes its arenas.
+  // Collective: an empty layer; exposes and publishes its arenas. Throws Error(kBadInput) for a policy that decode does
+  // not know.
   KeptLayer(comm::Communicator& communicator, comm::BlockTransport& transport, const KeptShape& shape, int threads);
 
   // Collective: everything that a snapshot holds, into an empty layer of the same sequences. The formats may differ:

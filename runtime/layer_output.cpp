@@ -25,11 +25,13 @@ std::map<std::string, std::string> policy_metadata(const AttentionProblem& probl
           {"window", std::to_string(policy.window)},
           {"topk", std::to_string(policy.topk)},
           {"sinks", std::to_string(policy.sinks)},
-          {"scorer", std::string(name_of(policy.scorer))}};
+          {"scorer", std::string(name_of(policy.scorer))},
+          {"choice", std::string(name_of(policy.choice))},
+          {"fusion", std::string(name_of(policy.fusion))}};
 }
 
 kvstore::TensorToWrite chunks_tensor(const AttentionProblem& problem, const AttentionPolicy& policy) {
-  return {kChunksTensor, "I32", {problem.tokens, problem.kv_heads, policy.topk}};
+  return {kChunksTensor, "I32", {problem.tokens, policy.choosers(problem), policy.topk}};
 }
 
 std::vector<RowRange> rows_of_file(const partition::Layout& layout, RankId rank, std::int64_t rows) {

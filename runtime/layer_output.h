@@ -1,5 +1,5 @@
 // The result of a prefill as a safetensors file: o [N, H, d] F32, lse [N, H] F32 and, if asked for, topk_chunks
-// [N, Hkv, K] I32 (ids ascending, -1 unused), in token order whatever the layout. Described in docs/formats.md.
+// [N, choosers, K] I32 (ids ascending, -1 unused), in token order whatever the layout. Described in docs/formats.md.
 #pragma once
 
 #include <cstdint>

@@ -15,12 +15,12 @@ TileSums sum_tiles(const kernels::Selection& selection, std::span<const TokenId>
   TileSums sums;
   std::vector<std::int32_t> chosen;
   const auto rows = static_cast<std::int64_t>(tokens.size());
-  for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
+  for (std::int64_t chooser = 0; chooser < selection.choosers; ++chooser) {
     for (std::int64_t begin = 0, end = 0; begin < rows; begin = end) {
       const std::int64_t index = tokens[static_cast<std::size_t>(begin)].value() / tile;
       chosen.clear();
       for (end = begin; end < rows && tokens[static_cast<std::size_t>(end)].value() / tile == index; ++end) {
-        const auto slots = selection.chosen(end, kv_head);
+        const auto slots = selection.chosen(end, chooser);
         chosen.insert(chosen.end(), slots.begin(), slots.end());
       }
       sums.chosen_a_query += static_cast<double>(chosen.size()) / static_cast<double>(end - begin);

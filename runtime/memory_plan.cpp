@@ -84,7 +84,7 @@ MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& p
   if (!policy.selects()) return plan;
   // Records, the list they are packed from, and the packed form.
   plan.items.push_back({"landmarks", 3 * kvstore::LandmarkTable::bytes_of(shape, known_chunks)});
-  plan.items.push_back({"selection", rows * problem.kv_heads * policy.topk * 4});
+  plan.items.push_back({"selection", rows * policy.choosers(problem) * policy.topk * 4});
   plan.items.push_back(
       {"score lists", kRowsInFlight * list_bytes(problem, policy) * (merge == Merge::kScores ? shard.ranks : 1)});
   return plan;

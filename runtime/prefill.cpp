@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/attend_chunks.h"
+#include "kernels/attend_union.h"
 #include "kernels/attend_window.h"
 #include "kernels/landmarks.h"
 #include "kvstore/block_store.h"
@@ -75,7 +76,7 @@ class Prefill {
     attend_window();                              // O, lse of the local window and the sinks
     if (all_go_on()) {                            // peers may have had more to do
       select_chunks(landmarks);                   // global top-K, independent of the rank count
-      attend_chunks(landmarks);                   // only the chosen blocks move; hierarchical softmax
+      attend_chunks(landmarks);                   // only the chosen blocks move; mixed with the window
       meet_at_the_end();
     }
     keep_state(landmarks);  // for whoever wants a snapshot
@@ -159,7 +160,7 @@ class Prefill {
   void select_chunks(LandmarkTable& landmarks) {
     const auto span = result_.clock.time("select");
     if (result_.selection.chunks.empty()) {
-      result_.selection = Selection(shard_.rows(), problem_.kv_heads, policy_.selects() ? policy_.topk : 0);
+      result_.selection = Selection(shard_.rows(), policy_.choosers(problem_), policy_.selects() ? policy_.topk : 0);
     }
     result_.merge = choose_merge(options_.merge, merge_cost(problem_, policy_, layout_), options_.table_budget);
     if (!policy_.selects()) return;
@@ -178,13 +179,20 @@ class Prefill {
     if (!policy_.selects()) return;
     kernels::LandmarkRecords records = landmarks.records();
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
-    const FetchPlan plan = make_plan({done_.attended, done_.selected}, chosen_needs(result_.selection, done_.attended));
+    const FetchPlan plan =
+        make_plan({done_.attended, done_.selected}, chosen_needs(problem_, result_.selection, done_.attended));
+    const bool unites = policy_.fusion == Fusion::kUnion;  // weighs keys, not chunks: by no record
     WaveWork work;
     work.attend = [&](RowRange rows) {
-      kernels::attend_chunks(problem_, grid_, shard_.queries(), scoring_queries(), result_.selection, rows, table_,
-                             records, out(), lse(), options_.threads);
+      if (unites) {
+        kernels::attend_union(problem_, grid_, shard_.queries(), result_.selection, rows, table_, out(), lse(),
+                              options_.threads);
+      } else {
+        kernels::attend_chunks(problem_, grid_, shard_.queries(), scoring_queries(), result_.selection, rows, table_,
+                               records, out(), lse(), options_.threads);
+      }
     };
-    if (result_.merge == Merge::kScores) {  // otherwise every record is here
+    if (result_.merge == Merge::kScores && !unites) {  // otherwise every record is here
       work.start_more = [&](RowRange rows) { record_fetcher.start(chosen_in(result_.selection, rows)); };
       work.wait_more = [&] { record_fetcher.wait(); };
     }

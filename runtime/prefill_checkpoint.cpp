@@ -65,7 +65,7 @@ struct RankRows {
                {"o", windowed, first_rows(result.out, result.done.windowed, width)},
                {"lse", windowed, first_rows(result.lse, result.done.windowed, problem.heads)}};
     if (!policy.selects()) return;
-    const std::int64_t slots = problem.kv_heads * policy.topk;
+    const std::int64_t slots = policy.choosers(problem) * policy.topk;
     tensors.push_back({kChunksTensor, selected, first_rows(result.selection.chunks, result.done.selected, slots)});
   }
   RankRows(const RankRows&) = delete;
@@ -164,8 +164,8 @@ PrefillResult PrefillCheckpoint::read() const {
   begun.out = read_first_rows(file, "o", rows, windowed, all, problem_.heads * problem_.head_dim);
   begun.lse = read_first_rows(file, "lse", rows, windowed, all, problem_.heads);
   if (policy_.selects()) {
-    begun.selection = Selection(all, problem_.kv_heads, policy_.topk);
-    const std::int64_t slots = selected * problem_.kv_heads * policy_.topk;
+    begun.selection = Selection(all, policy_.choosers(problem_), policy_.topk);
+    const std::int64_t slots = selected * policy_.choosers(problem_) * policy_.topk;
     read_runs(file, file.tensor(kChunksTensor), rows_of_file(layout_, rank_, selected),
               std::as_writable_bytes(std::span(begun.selection.chunks).first(size(slots))));
   }

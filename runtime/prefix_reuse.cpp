@@ -65,6 +65,10 @@ void expect_reusable(const std::string& folder, const kvstore::SnapshotManifest&
   expect("landmark_slots", problem.landmark_slots, kept.problem.landmark_slots);
   expect("scale", problem.scale, kept.problem.scale);
   expect("scorer", name_of(policy.scorer), name_of(kept.policy.scorer));
+  if (policy.selects()) {
+    expect("choice", name_of(policy.choice), name_of(kept.policy.choice));
+    expect("fusion", name_of(policy.fusion), name_of(kept.policy.fusion));
+  }
   expect("window", policy.window, kept.policy.window);
   expect("topk", policy.topk, kept.policy.topk);
   expect("sinks", policy.sinks, kept.policy.sinks);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/head_group.h"
+
 namespace ringmark::runtime {
 
 using kernels::Selection;
@@ -28,13 +30,16 @@ RowNeeds window_needs(const AttentionProblem& problem, const SequenceGrid& grid,
   };
 }
 
-RowNeeds chosen_needs(const Selection& selection, std::int64_t first) {
-  return [&selection, first](std::int64_t row, std::vector<BlockId>& needs) {
-    const auto slots = static_cast<std::size_t>(selection.kv_heads * selection.topk);
+RowNeeds chosen_needs(const AttentionProblem& problem, const Selection& selection, std::int64_t first) {
+  return [&selection, first, choosing = kernels::choosing_heads(problem, selection.choosers)](
+             std::int64_t row, std::vector<BlockId>& needs) {
+    const auto slots = static_cast<std::size_t>(selection.choosers * selection.topk);
     const std::int32_t* all = selection.chunks.data() + row * static_cast<std::int64_t>(slots);
     if (row > first && std::equal(all, all + slots, all - slots)) return false;
-    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
-      for (const std::int32_t chunk : selection.chosen(row, kv_head)) needs.push_back({ChunkId(chunk), kv_head});
+    for (const kernels::ChoosingHeads& of : choosing) {
+      for (const std::int32_t chunk : selection.chosen(row, of.chooser)) {
+        needs.push_back({ChunkId(chunk), of.heads.kv_head});
+      }
     }
     return true;
   };
@@ -46,15 +51,16 @@ std::int64_t most_chunks_of_a_row(const AttentionProblem& problem, const Attenti
   for (const partition::Document& document : grid.documents()) longest = std::max(longest, document.chunks.size());
   const std::int64_t window = policy.window > 0 ? (policy.window - 1) / problem.chunk_size + 1 : 0;
   const std::int64_t sinks = (policy.sinks + problem.chunk_size - 1) / problem.chunk_size;
-  const std::int64_t chosen = policy.selects() ? policy.topk : 0;
+  const std::int64_t lists = std::max<std::int64_t>(1, policy.choosers(problem) / problem.kv_heads);  // of a kv head
+  const std::int64_t chosen = policy.selects() ? lists * policy.topk : 0;
   return std::min(longest, std::max(window + sinks, chosen));
 }
 
 std::vector<ChunkId> chosen_in(const Selection& selection, RowRange rows) {
   std::vector<ChunkId> chunks;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    for (std::int64_t kv_head = 0; kv_head < selection.kv_heads; ++kv_head) {
-      for (const std::int32_t chunk : selection.chosen(row, kv_head)) chunks.emplace_back(chunk);
+    for (std::int64_t chooser = 0; chooser < selection.choosers; ++chooser) {
+      for (const std::int32_t chunk : selection.chosen(row, chooser)) chunks.emplace_back(chunk);
     }
   }
   std::sort(chunks.begin(), chunks.end());

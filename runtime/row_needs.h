@@ -15,8 +15,9 @@ namespace ringmark::runtime {
 RowNeeds window_needs(const AttentionProblem& problem, const partition::SequenceGrid& grid,
                       const std::vector<TokenId>& tokens);
 
-// The chosen blocks of every row from `first` on. The selection outlives the result.
-RowNeeds chosen_needs(const kernels::Selection& selection, std::int64_t first);
+// The chosen blocks of every row from `first` on: of a chunk those of the kv heads that the heads of its chooser read.
+// The selection outlives the result.
+RowNeeds chosen_needs(const AttentionProblem& problem, const kernels::Selection& selection, std::int64_t first);
 
 // Chunks besides its own that a row may read at once: those of its window and sinks, or those that it chose.
 std::int64_t most_chunks_of_a_row(const AttentionProblem& problem, const AttentionPolicy& policy,

@@ -23,7 +23,9 @@ std::int64_t rows_to_do(const SelectorInput& input) {
   return static_cast<std::int64_t>(input.tokens.size()) - input.first_row;
 }
 
+// A landmark's logit is compared with those of other landmarks alone: the window has no share.
 std::span<const float> lse_of(const SelectorInput& input, RowRange rows) {
+  if (input.policy.scorer == Scorer::kLandmark) return {};
   const std::int64_t heads = input.problem.heads;
   return input.lse_window.subspan(static_cast<std::size_t>(rows.begin * heads),
                                   static_cast<std::size_t>(rows.size() * heads));

@@ -13,6 +13,7 @@
 #include "kernels/cpu/chunk_union.h"
 #include "kernels/cpu/chunk_weights.h"
 #include "kernels/cpu/tile_queries.h"
+#include "kernels/head_group.h"
 
 namespace ringmark::kernels {
 namespace {
@@ -36,50 +37,49 @@ struct Problem {
   TensorView<float, 2> lse;
 };
 
-std::int64_t tile_tokens(const Problem& problem, std::int64_t rows, int threads) {
-  const std::int64_t group = problem.shape.group();
+std::int64_t tile_tokens(const Problem& problem, std::int64_t rows, std::int64_t groups, int threads) {
+  const std::int64_t group = problem.shape.heads / groups;
   const std::int64_t weights = group * (problem.selection.topk + cpu::kRowPadding);
   const std::int64_t most = std::min({kTileTokens, kTileRows / group, kTileWeights / weights});
   const std::int64_t tasks = kTasksPerThread * threads;
-  return std::max<std::int64_t>(1, std::min(most, rows * problem.shape.kv_heads / tasks));
+  return std::max<std::int64_t>(1, std::min(most, rows * groups / tasks));
 }
 
-// The work of one thread: one tile of one kv head at a time.
+// The work of one thread: one tile of one group of heads at a time.
 class ChunkTile {
  public:
-  ChunkTile(const Problem& problem, const TileKernels& kernels, std::int64_t most_tokens)
+  ChunkTile(const Problem& problem, const TileKernels& kernels, std::int64_t most_tokens, std::int64_t most_heads)
       : problem_(problem),
         kernels_(kernels),
         panels_(problem.blocks.shape()),
         chosen_(most_tokens, problem.selection.topk),
-        weights_(problem.shape, problem.landmarks, most_tokens, problem.selection.topk),
+        weights_(problem.shape, problem.landmarks, most_tokens, most_heads, problem.selection.topk),
         out_stride_(cpu::round_up(problem.shape.head_dim, cpu::kPanelWidth)) {
-    const auto rows = static_cast<std::size_t>(most_tokens * problem.shape.group());
+    const auto rows = static_cast<std::size_t>(most_tokens * most_heads);
     queries_.resize(rows * static_cast<std::size_t>(problem.shape.head_dim));
     out_.resize(rows * static_cast<std::size_t>(out_stride_));
     active_.resize(rows);
     active_weights_.resize(rows);
   }
 
-  void attend(RowRange tile, std::int64_t kv_head) {
-    chosen_.gather(problem_.selection, tile, kv_head);
+  void attend(RowRange tile, const ChoosingHeads& choosing) {
+    chosen_.gather(problem_.selection, tile, choosing.chooser);
     if (chosen_.size() == 0) return;
-    open(tile, kv_head);
-    for (std::int64_t i = 0; i < chosen_.size(); ++i) attend_chunk(i, kv_head);
-    close(tile, kv_head);
+    open(tile, choosing.heads);
+    for (std::int64_t i = 0; i < chosen_.size(); ++i) attend_chunk(i, choosing.heads);
+    close(tile, choosing.heads);
   }
 
  private:
-  void open(RowRange tile, std::int64_t kv_head) {
-    const std::int64_t group = problem_.shape.group();
-    weights_.weigh(kernels_, problem_.retrieval_queries, tile, kv_head, chosen_, problem_.lse);
+  void open(RowRange tile, const HeadGroup& group) {
+    weights_.weigh(kernels_, problem_.retrieval_queries, tile, group, chosen_, problem_.lse);
     for (std::int64_t i = 0; i < tile.size(); ++i) {
       if (chosen_.chosen_by(i) == 0) continue;
-      cpu::widen_queries(kernels_, problem_.queries, tile.begin + i, {kv_head, kv_head * group, group},
-                         problem_.shape.scale, queries_.data() + i * group * problem_.shape.head_dim);
-      for (std::int64_t head = 0; head < group; ++head) {
-        load_window(problem_.out.at(tile.begin + i, kv_head * group + head), weights_.window(i, head),
-                    out_.data() + (i * group + head) * out_stride_);
+      cpu::widen_queries(kernels_, problem_.queries, tile.begin + i, group, problem_.shape.scale,
+                         queries_.data() + i * group.heads * problem_.shape.head_dim);
+      for (std::int64_t head = 0; head < group.heads; ++head) {
+        load_window(problem_.out.at(tile.begin + i, group.first_head + head), weights_.window(i, head),
+                    out_.data() + (i * group.heads + head) * out_stride_);
       }
     }
   }
@@ -91,30 +91,28 @@ class ChunkTile {
     for (std::int64_t k = 0; k < problem_.shape.head_dim; ++k) out[k] = weight * window[k];
   }
 
-  void attend_chunk(std::int64_t i, std::int64_t kv_head) {
-    const std::int64_t group = problem_.shape.group();
+  void attend_chunk(std::int64_t i, const HeadGroup& group) {
     const ChunkId chunk = chosen_.chunk(i);
     std::size_t count = 0;
     for (const cpu::ChunkUnion::Member& member : chosen_.members(i)) {
-      for (std::int64_t head = 0; head < group; ++head, ++count) {
-        active_[count] = static_cast<std::int32_t>(member.row * group + head);
+      for (std::int64_t head = 0; head < group.heads; ++head, ++count) {
+        active_[count] = static_cast<std::int32_t>(member.row * group.heads + head);
         active_weights_[count] = weights_.chunk(member, head);
       }
     }
     const Range<TokenId> keys = problem_.grid.keys_of(chunk);
     const std::int64_t first = keys.begin - problem_.grid.tokens_of(chunk).begin;
-    const cpu::PackedChunk packed = panels_.pack(kernels_, problem_.blocks, chunk, kv_head, first, keys.size());
+    const cpu::PackedChunk packed = panels_.pack(kernels_, problem_.blocks, chunk, group.kv_head, first, keys.size());
     kernels_.attend_weighted(packed, active_.data(), active_weights_.data(), static_cast<std::int64_t>(count),
                              {queries_.data(), out_.data(), out_stride_, nullptr, nullptr}, panels_.scores());
   }
 
-  void close(RowRange tile, std::int64_t kv_head) {
-    const std::int64_t group = problem_.shape.group();
+  void close(RowRange tile, const HeadGroup& group) {
     for (std::int64_t i = 0; i < tile.size(); ++i) {
       if (chosen_.chosen_by(i) == 0) continue;
-      for (std::int64_t head = 0; head < group; ++head) {
-        std::copy_n(out_.data() + (i * group + head) * out_stride_, problem_.shape.head_dim,
-                    problem_.out.at(tile.begin + i, kv_head * group + head));
+      for (std::int64_t head = 0; head < group.heads; ++head) {
+        std::copy_n(out_.data() + (i * group.heads + head) * out_stride_, problem_.shape.head_dim,
+                    problem_.out.at(tile.begin + i, group.first_head + head));
       }
     }
   }
@@ -141,16 +139,18 @@ void attend_chunks(const AttentionProblem& problem, const partition::SequenceGri
   if (rows.empty() || selection.topk == 0) return;
   const Problem all{problem, grid, queries, retrieval_queries, selection, blocks, landmarks, out, lse};
   const TileKernels& kernels = cpu::tile_kernels();
-  const std::int64_t most_tokens = tile_tokens(all, rows.size(), threads);
+  const std::vector<ChoosingHeads> choosing = choosing_heads(problem, selection.choosers);
+  const auto groups = static_cast<std::int64_t>(choosing.size());
+  const std::int64_t most_tokens = tile_tokens(all, rows.size(), groups, threads);
   std::vector<ChunkTile> workers;
   workers.reserve(static_cast<std::size_t>(threads));
-  for (int t = 0; t < threads; ++t) workers.emplace_back(all, kernels, most_tokens);
-  const std::int64_t tasks = (rows.size() + most_tokens - 1) / most_tokens * problem.kv_heads;
+  for (int t = 0; t < threads; ++t) workers.emplace_back(all, kernels, most_tokens, problem.heads / groups);
+  const std::int64_t tasks = (rows.size() + most_tokens - 1) / most_tokens * groups;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
   for (std::int64_t task = 0; task < tasks; ++task) {
-    const std::int64_t first = rows.begin + task / problem.kv_heads * most_tokens;
+    const std::int64_t first = rows.begin + task / groups * most_tokens;
     workers[static_cast<std::size_t>(omp_get_thread_num())].attend({first, std::min(rows.end, first + most_tokens)},
-                                                                   task % problem.kv_heads);
+                                                                   choosing[static_cast<std::size_t>(task % groups)]);
   }
 }
 

@@ -3,9 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <limits>
 #include <vector>
 
 #include "core/error.h"
@@ -17,8 +15,6 @@ namespace ringmark::kernels {
 namespace {
 
 using cpu::TileKernels;
-
-constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
 
 struct Problem {
   const AttentionProblem& shape;
@@ -100,20 +96,11 @@ class WindowTile {
                  [&](std::int64_t n) { return sights_[static_cast<std::size_t>(n)].keys_of(slots, keys); });
   }
 
-  void close(RowRange tile, const HeadGroup& group) {
+  void close(RowRange tile, const HeadGroup& group) const {
     for (std::int64_t r = 0; r < tile_.rows(); ++r) {
       const std::int64_t row = tile.begin + r / group.heads;
       const std::int64_t head = group.first_head + r % group.heads;
-      const float sum = tile_.sum(r);
-      const float* gathered = tile_.out(r);
-      float* out = problem_.out.at(row, head);
-      if (sum == 0.0f) {
-        std::fill_n(out, problem_.shape.head_dim, 0.0f);
-        problem_.lse(row, head) = kEmptyLse;
-        continue;
-      }
-      for (std::int64_t k = 0; k < problem_.shape.head_dim; ++k) out[k] = gathered[k] / sum;
-      problem_.lse(row, head) = static_cast<float>(tile_.top(r) + std::log(double{sum}));
+      tile_.close(r, problem_.out.at(row, head), problem_.lse(row, head));
     }
   }
 

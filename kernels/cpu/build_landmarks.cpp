@@ -109,6 +109,15 @@ float copy_keys(const ChunkKeys& keys, std::int64_t vectors, float* vector) {
   return 0.0f;
 }
 
+// quest: the largest, then the least of every component.
+void build_bounds(const ChunkKeys& keys, float* bounds) {
+  for (std::int64_t i = 0; i < keys.head_dim(); ++i) {
+    const auto [least, largest] = std::minmax_element(keys.component(i), keys.component(i) + keys.count());
+    bounds[i] = *largest;
+    bounds[keys.head_dim() + i] = *least;
+  }
+}
+
 struct Scratch {
   Scratch(std::int64_t chunk_size, std::int64_t head_dim)
       : keys(chunk_size, head_dim),
@@ -122,7 +131,7 @@ struct Scratch {
   std::vector<float> weights;
 };
 
-// Landmark heads of one kv head of a chunk whose keys are loaded.
+// Landmark heads of one kv head of a chunk whose keys are loaded; those of Scorer::kLandmark are not made of keys.
 void build_head(const AttentionProblem& problem, Scorer scorer, const LandmarkShape& shape,
                 const RowsView& landmark_rows, std::int64_t row, std::int64_t kv_head, Scratch& scratch,
                 float* record) {
@@ -133,11 +142,25 @@ void build_head(const AttentionProblem& problem, Scorer scorer, const LandmarkSh
     float& bias = record[shape.bias_offset() + head];
     if (scorer == Scorer::kMean) bias = build_mean(scratch.keys, key);
     if (scorer == Scorer::kOracle) bias = copy_keys(scratch.keys, shape.vectors, key);
+    if (scorer == Scorer::kQuest) {
+      build_bounds(scratch.keys, key);
+      bias = 0.0f;
+    }
     if (scorer != Scorer::kHils) continue;
     landmark_rows.load(row, head, scratch.query.data());
     for (float& component : scratch.query) component *= problem.scale;
     bias = build_tangent(scratch.keys, scratch.query.data(), scratch.logits.data(), scratch.weights.data(), key);
   }
+}
+
+// landmark: the keys of a chunk's last slot.
+void copy_landmark_slot(const AttentionProblem& problem, const LandmarkShape& shape, const BlockTable& blocks,
+                        ChunkId chunk, float* record) {
+  const std::int64_t slot = (problem.chunk_size - 1) * blocks.shape().row_bytes();
+  for (std::int64_t head = 0; head < shape.heads; ++head) {
+    widen(blocks.keys(chunk, head) + slot, problem.dtype, shape.head_dim, record + head * shape.head_dim);
+  }
+  std::fill_n(record + shape.bias_offset(), shape.heads, 0.0f);
 }
 
 }  // namespace
@@ -153,10 +176,14 @@ void build_landmarks(const AttentionProblem& problem, Scorer scorer, const parti
   for (std::int64_t slot = 0; slot < count; ++slot) {
     const ChunkId chunk = chunks[static_cast<std::size_t>(slot)];
     if (!grid.has_landmark(chunk)) continue;
+    float* record = records.data() + slot * shape.record_floats();
+    if (scorer == Scorer::kLandmark) {
+      copy_landmark_slot(problem, shape, blocks, chunk, record);
+      continue;
+    }
     Scratch& scratch = scratches[static_cast<std::size_t>(omp_get_thread_num())];
     const Range<TokenId> keys = grid.keys_of(chunk);
     const std::int64_t first = keys.begin - grid.tokens_of(chunk).begin;
-    float* record = records.data() + slot * shape.record_floats();
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
       scratch.keys.load(blocks.shape(), blocks.keys(chunk, kv_head), first, keys.size());
       build_head(problem, scorer, shape, landmark_rows, slot, kv_head, scratch, record);

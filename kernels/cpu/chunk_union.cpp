@@ -15,7 +15,7 @@ ChunkUnion::ChunkUnion(std::int64_t most_rows, std::int64_t topk) {
 }
 
 // A merge of the rows' ascending lists: every step takes the least chunk that some row has not passed.
-void ChunkUnion::gather(const Selection& selection, RowRange rows, std::int64_t kv_head) {
+void ChunkUnion::gather(const Selection& selection, RowRange rows, std::int64_t chooser) {
   constexpr std::int32_t kDone = std::numeric_limits<std::int32_t>::max();
   chunks_.clear();
   begins_.assign(1, 0);
@@ -23,7 +23,7 @@ void ChunkUnion::gather(const Selection& selection, RowRange rows, std::int64_t 
   cursors_.assign(static_cast<std::size_t>(rows.size()), 0);
   next_.assign(static_cast<std::size_t>(rows.size()), kDone);
   const auto advance = [&](std::size_t row, std::int32_t cursor) {
-    const auto chosen = selection.chosen(rows.begin + static_cast<std::int64_t>(row), kv_head);
+    const auto chosen = selection.chosen(rows.begin + static_cast<std::int64_t>(row), chooser);
     const auto at = static_cast<std::size_t>(cursor);
     cursors_[row] = cursor;
     next_[row] = at < chosen.size() ? chosen[at] : kDone;

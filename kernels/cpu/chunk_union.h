@@ -21,7 +21,7 @@ class ChunkUnion {
 
   ChunkUnion(std::int64_t most_rows, std::int64_t topk);
 
-  void gather(const Selection& selection, RowRange rows, std::int64_t kv_head);
+  void gather(const Selection& selection, RowRange rows, std::int64_t chooser);
 
   std::int64_t size() const { return static_cast<std::int64_t>(chunks_.size()); }
   ChunkId chunk(std::int64_t i) const { return chunks_[static_cast<std::size_t>(i)]; }

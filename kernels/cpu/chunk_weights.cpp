@@ -21,14 +21,14 @@ struct ChunkWeights::HeadRows {
 };
 
 ChunkWeights::ChunkWeights(const AttentionProblem& problem, const LandmarkRecords& landmarks, std::int64_t most_rows,
-                           std::int64_t topk)
+                           std::int64_t most_heads, std::int64_t topk)
     : landmarks_(landmarks),
       heads_(problem.heads),
-      group_(problem.group()),
+      most_heads_(most_heads),
       head_dim_(problem.head_dim),
       scale_(problem.scale),
       stride_(round_up(1 + topk, kRowPadding)),
-      weights_(static_cast<std::size_t>(most_rows * group_ * stride_)),
+      weights_(static_cast<std::size_t>(most_rows * most_heads * stride_)),
       widened_(static_cast<std::size_t>(kPanelWidth * panel_depth(head_dim_))),
       panel_(static_cast<std::size_t>(kPanelWidth * panel_depth(head_dim_))),
       products_(static_cast<std::size_t>(std::max(kBatch, landmarks.shape.vectors) * kPanelWidth)) {
@@ -37,10 +37,10 @@ ChunkWeights::ChunkWeights(const AttentionProblem& problem, const LandmarkRecord
 }
 
 void ChunkWeights::weigh(const TileKernels& kernels, const RowsView& retrieval_queries, RowRange rows,
-                         std::int64_t kv_head, const ChunkUnion& chosen, TensorView<float, 2> lse) {
+                         const HeadGroup& group, const ChunkUnion& chosen, TensorView<float, 2> lse) {
   const std::int64_t stride_bytes = heads_ * head_dim_ * size_of(retrieval_queries.dtype);
-  for (std::int64_t head = 0; head < group_; ++head) {
-    const std::int64_t query_head = kv_head * group_ + head;
+  for (std::int64_t head = 0; head < group.heads; ++head) {
+    const std::int64_t query_head = group.first_head + head;
     for (std::int64_t first = 0; first < rows.size(); first += kPanelWidth) {
       const HeadRows part{head, landmarks_.shape.head_of(query_head, heads_), first,
                           std::min(kPanelWidth, rows.size() - first)};

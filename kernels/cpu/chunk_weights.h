@@ -13,17 +13,19 @@
 #include "kernels/cpu/aligned_floats.h"
 #include "kernels/cpu/attend_tile.h"
 #include "kernels/cpu/chunk_union.h"
+#include "kernels/head_group.h"
 
 namespace ringmark::kernels::cpu {
 
 class ChunkWeights {
  public:
+  // most_heads: heads of a group, at most.
   ChunkWeights(const AttentionProblem& problem, const LandmarkRecords& landmarks, std::int64_t most_rows,
-               std::int64_t topk);
+               std::int64_t most_heads, std::int64_t topk);
 
-  // Weighs all choices of the rows' query heads of a kv head. The lse of a row that chose something becomes that of the
-  // mix; -inf, and weights of 0, when nothing of it can be seen.
-  void weigh(const TileKernels& kernels, const RowsView& retrieval_queries, RowRange rows, std::int64_t kv_head,
+  // Weighs all choices of the rows' query heads of a group, who agree on them. The lse of a row that chose something
+  // becomes that of the mix; -inf, and weights of 0, when nothing of it can be seen.
+  void weigh(const TileKernels& kernels, const RowsView& retrieval_queries, RowRange rows, const HeadGroup& group,
              const ChunkUnion& chosen, TensorView<float, 2> lse);
 
   // `head` counts inside the group, `row` inside the tile.
@@ -36,9 +38,9 @@ class ChunkWeights {
   struct HeadRows;
 
   const float* slots(std::int64_t row, std::int64_t head) const {
-    return weights_.data() + (row * group_ + head) * stride_;
+    return weights_.data() + (row * most_heads_ + head) * stride_;
   }
-  float* slots(std::int64_t row, std::int64_t head) { return weights_.data() + (row * group_ + head) * stride_; }
+  float* slots(std::int64_t row, std::int64_t head) { return weights_.data() + (row * most_heads_ + head) * stride_; }
   void score(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
   void score_sums(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
   void flush(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
@@ -46,11 +48,11 @@ class ChunkWeights {
 
   const LandmarkRecords& landmarks_;
   std::int64_t heads_;
-  std::int64_t group_;
+  std::int64_t most_heads_;
   std::int64_t head_dim_;
   float scale_;
   std::int64_t stride_;
-  AlignedFloats weights_;  // [rows][group][stride]: score, then weight, of the window and of every choice
+  AlignedFloats weights_;  // [rows][most_heads][stride]: score, then weight, of the window and of every choice
   AlignedFloats widened_;
   AlignedFloats panel_;     // retrieval queries of one head, transposed: lanes are rows
   AlignedFloats products_;  // [landmark vectors][32 rows]

@@ -27,13 +27,20 @@ class OnlineTile {
   // These tokens' queries of one group, scaled. Nothing is gathered yet.
   void open(const RowsView& queries, RowRange tokens, const HeadGroup& group, float scale);
 
-  // Token n of the tile sees the first visible_to(n) keys of the chunk.
+  // The row goes on from a finished softmax: out [head_dim] and its lse, with which out may be anything when it is
+  // -inf.
+  void resume(std::int64_t row, const float* out, float lse);
+
+  // Token n of the tile sees visible_to(n) keys of the chunk, those from slot `first` on; asked in ascending order.
   template <class VisibleTo>
-  void attend(const BlockTable& blocks, ChunkId chunk, VisibleTo&& visible_to) {
+  void attend(const BlockTable& blocks, ChunkId chunk, VisibleTo&& visible_to, std::int64_t first = 0) {
     seeing_ = 0;
     for (std::int64_t n = 0; n < tokens_; ++n) see(n, visible_to(n));
-    attend_seeing(blocks, chunk);
+    attend_seeing(blocks, chunk, first);
   }
+
+  // What the row has attended to: out [head_dim] and its lse. Nothing: out = 0, lse = -inf.
+  void close(std::int64_t row, float* out, float& lse) const;
 
   std::int64_t rows() const { return tokens_ * group_.heads; }
   // What a row has gathered: sum over its keys of e^(score - top) v, unnormalised, and of e^(score - top).
@@ -43,7 +50,7 @@ class OnlineTile {
 
  private:
   void see(std::int64_t token, std::int64_t visible);
-  void attend_seeing(const BlockTable& blocks, ChunkId chunk);
+  void attend_seeing(const BlockTable& blocks, ChunkId chunk, std::int64_t first);
 
   const TileKernels& kernels_;
   std::int64_t head_dim_;

@@ -35,11 +35,20 @@ std::vector<PositionRange> eligible_positions(const partition::SequenceGrid& gri
   return positions;
 }
 
+// quest: the part above 0, then the part below it.
+void split_by_sign(float* query, std::int64_t head_dim) {
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    query[head_dim + i] = std::min(query[i], 0.0f);
+    query[i] = std::max(query[i], 0.0f);
+  }
+}
+
 // What one thread needs to score a tile; its size depends on neither the number of rows nor of chunks.
 class TileWorkspace {
  public:
   TileWorkspace(const LandmarkShape& shape, std::int64_t topk)
-      : topk_(topk),
+      : depth_(shape.head_dim),
+        topk_(topk),
         slack_(std::max<std::int64_t>(topk, 96)),
         capacity_(cpu::candidate_capacity(topk, slack_)),
         queries_(size(kTileRows * shape.head_dim)),
@@ -55,9 +64,10 @@ class TileWorkspace {
 
   void set_row(std::int64_t slot, const RowsView& queries, std::int64_t row, std::int64_t head, float scale,
                PositionRange eligible) {
-    float* query = queries_.data() + slot * queries.head_dim;
+    float* query = queries_.data() + slot * depth_;
     queries.load(row, head, query);
     for (std::int64_t i = 0; i < queries.head_dim; ++i) query[i] *= scale;
+    if (depth_ != queries.head_dim) split_by_sign(query, queries.head_dim);
     cpu::ScoreRow& state = rows_[size(slot)];
     state = cpu::ScoreRow();
     state.query = query;
@@ -117,6 +127,7 @@ class TileWorkspace {
     std::copy_n(sorted_.begin(), list.size(), list.begin());
   }
 
+  std::int64_t depth_;  // components of a landmark
   std::int64_t topk_;
   std::int64_t slack_;
   std::int64_t capacity_;

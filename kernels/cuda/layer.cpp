@@ -11,6 +11,7 @@ namespace ringmark::kernels::cuda {
 
 LayerShape LayerShape::of(const AttentionProblem& problem, const AttentionPolicy& policy,
                           const partition::SequenceGrid& grid) {
+  policy.expect_usual_choice("the kernels of a GPU");
   const LandmarkShape landmarks = LandmarkShape::of(problem, policy.scorer);
   LayerShape shape;
   shape.heads = static_cast<std::int32_t>(problem.heads);

@@ -77,10 +77,14 @@ class Rows {
   const SequenceGrid& grid_;
 };
 
-// Landmarks of the whole sequence for hils and mean, by chunk and query head.
+bool has_landmark_keys(Scorer scorer) {
+  return scorer == Scorer::kHils || scorer == Scorer::kMean || scorer == Scorer::kLandmark;
+}
+
+// Landmarks of the whole sequence where the scorer has them, by chunk and query head.
 std::vector<std::vector<Landmark>> all_landmarks(const Layer& layer, const SequenceGrid& grid) {
   std::vector<std::vector<Landmark>> landmarks(static_cast<std::size_t>(grid.chunk_count()));
-  if (layer.policy.scorer != Scorer::kHils && layer.policy.scorer != Scorer::kMean) return landmarks;
+  if (!has_landmark_keys(layer.policy.scorer)) return landmarks;
   for (std::int64_t c = 0; c < grid.chunk_count(); ++c) {
     if (!grid.has_landmark(ChunkId(c))) continue;
     for (std::int64_t h = 0; h < layer.problem.heads; ++h) {
@@ -106,17 +110,37 @@ class Attention {
           rows_.attend(i, h, rows_.window_keys(i), window_out[head]);
       for (ChunkId c = eligible.begin; c < eligible.end; ++c) scores[head].push_back(score(i, h, c));
     }
-    const std::int64_t group = layer_.problem.group();
-    for (std::int64_t g = 0; g < layer_.problem.kv_heads; ++g) {
-      choose(row, g, eligible, scores, result);
-      for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
-        mix(i, row, h, eligible, scores[static_cast<std::size_t>(h)], window_out[static_cast<std::size_t>(h)], result);
+    for (std::int64_t chooser = 0; chooser < result.selection.choosers; ++chooser) {
+      choose(row, chooser, eligible, scores, result);
+    }
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto head = static_cast<std::size_t>(h);
+      if (layer_.policy.fusion == Fusion::kUnion) {
+        unite(i, row, h, result);
+      } else {
+        mix(i, row, h, eligible, scores[head], window_out[head], result);
       }
     }
   }
 
  private:
+  // Heads that share a list of chosen chunks.
+  std::int64_t agreeing(const Result& result) const { return layer_.problem.heads / result.selection.choosers; }
+
+  // A bound of the logits of the chunk's keys: every component at its better end.
+  double quest_score(TokenId i, std::int64_t h, ChunkId chunk) const {
+    const std::vector<TokenId> keys = rows_.chunk_keys(chunk);
+    double bound = 0.0;
+    for (std::int64_t x = 0; x < layer_.problem.head_dim; ++x) {
+      double most = kMinusInfinity;
+      for (const TokenId j : keys) most = std::max(most, rows_.query(i, h)[x] * rows_.key(j, h)[x]);
+      bound += most;
+    }
+    return layer_.problem.scale * bound;
+  }
+
   double score(TokenId i, std::int64_t h, ChunkId chunk) const {
+    if (layer_.policy.scorer == Scorer::kQuest) return quest_score(i, h, chunk);
     if (layer_.policy.scorer == Scorer::kOracle) {
       std::vector<double> logits;
       for (const TokenId j : rows_.chunk_keys(chunk)) logits.push_back(rows_.logit(i, j, h));
@@ -127,15 +151,18 @@ class Attention {
            landmark.bias;
   }
 
-  // Group rank: max over the group's heads of s - logaddexp(lse_window, lse over ALL eligible chunks).
-  void choose(std::int64_t row, std::int64_t g, Range<ChunkId> eligible, const std::vector<std::vector<double>>& scores,
-              Result& result) const {
-    const std::int64_t group = layer_.problem.group();
+  // Group rank: max over the chooser's heads of s - logaddexp(lse_window, lse over ALL eligible chunks). A landmark's
+  // logit is compared with those of other landmarks alone.
+  void choose(std::int64_t row, std::int64_t chooser, Range<ChunkId> eligible,
+              const std::vector<std::vector<double>>& scores, Result& result) const {
+    const std::int64_t group = agreeing(result);
     std::vector<double> rank(static_cast<std::size_t>(eligible.size()), kMinusInfinity);
-    for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
+    for (std::int64_t h = chooser * group; h < (chooser + 1) * group; ++h) {
       const auto& s = scores[static_cast<std::size_t>(h)];
-      const double normaliser =
-          log_sum_exp({result.lse_window[static_cast<std::size_t>(row * layer_.problem.heads + h)], log_sum_exp(s)});
+      const double window = layer_.policy.scorer == Scorer::kLandmark
+                                ? kMinusInfinity
+                                : result.lse_window[static_cast<std::size_t>(row * layer_.problem.heads + h)];
+      const double normaliser = log_sum_exp({window, log_sum_exp(s)});
       for (std::size_t c = 0; c < rank.size(); ++c) rank[c] = std::max(rank[c], s[c] - normaliser);
     }
     std::vector<std::size_t> order(rank.size());
@@ -144,12 +171,12 @@ class Attention {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank[a] > rank[b]; });
     const auto topk = static_cast<std::size_t>(result.selection.topk);
     if (topk > 0 && order.size() > topk) {
-      result.margin[static_cast<std::size_t>(row * layer_.problem.kv_heads + g)] =
+      result.margin[static_cast<std::size_t>(row * result.selection.choosers + chooser)] =
           rank[order[topk - 1]] - rank[order[topk]];
     }
     order.resize(std::min(order.size(), topk));
     std::sort(order.begin(), order.end());
-    const std::span<std::int32_t> slots = result.selection.slots(row, g);
+    const std::span<std::int32_t> slots = result.selection.slots(row, chooser);
     for (std::size_t n = 0; n < order.size(); ++n) {
       slots[n] = static_cast<std::int32_t>((eligible.begin + static_cast<std::int64_t>(order[n])).value());
     }
@@ -159,7 +186,7 @@ class Attention {
   void mix(TokenId i, std::int64_t row, std::int64_t h, Range<ChunkId> eligible, const std::vector<double>& scores,
            const std::vector<double>& window_out, Result& result) const {
     const auto at = static_cast<std::size_t>(row * layer_.problem.heads + h);
-    const auto chosen = result.selection.chosen(row, h / layer_.problem.group());
+    const auto chosen = result.selection.chosen(row, h / agreeing(result));
     std::vector<double> logits = {result.lse_window[at]};
     for (const std::int32_t c : chosen) logits.push_back(scores[static_cast<std::size_t>(ChunkId(c) - eligible.begin)]);
     const double lse = log_sum_exp(logits);
@@ -173,6 +200,19 @@ class Attention {
       const double weight = std::exp(logits[n] - lse);
       for (std::size_t x = 0; x < part.size(); ++x) out[x] += weight * part[x];
     }
+  }
+
+  // One softmax over the keys of the chosen chunks and of the window.
+  void unite(TokenId i, std::int64_t row, std::int64_t h, Result& result) const {
+    const auto at = static_cast<std::size_t>(row * layer_.problem.heads + h);
+    std::vector<TokenId> keys = rows_.window_keys(i);
+    for (const std::int32_t chunk : result.selection.chosen(row, h / agreeing(result))) {
+      const std::vector<TokenId> more = rows_.chunk_keys(ChunkId(chunk));
+      keys.insert(keys.end(), more.begin(), more.end());
+    }
+    std::vector<double> out;
+    result.lse[at] = rows_.attend(i, h, keys, out);
+    std::copy(out.begin(), out.end(), result.out.begin() + static_cast<std::ptrdiff_t>(at) * layer_.problem.head_dim);
   }
 
   const Layer& layer_;
@@ -192,6 +232,10 @@ std::vector<double> widen(const RowsView& rows) {
 
 Landmark landmark_of(const Layer& layer, const SequenceGrid& grid, ChunkId chunk, std::int64_t head) {
   const Rows rows(layer, grid);
+  if (layer.policy.scorer == Scorer::kLandmark) {
+    const double* key = rows.key(grid.landmark_slot(chunk), head);
+    return {std::vector<double>(key, key + layer.problem.head_dim), 0.0};
+  }
   const std::vector<TokenId> keys = rows.chunk_keys(chunk);
   std::vector<double> logits(keys.size(), 0.0);  // mean: a zero landmark query
   if (layer.policy.scorer == Scorer::kHils) {
@@ -219,8 +263,9 @@ Result attend(const Layer& layer, std::span<const TokenId> queries, int threads)
   result.out.resize(heads * static_cast<std::size_t>(layer.problem.head_dim));
   result.lse.resize(heads);
   result.lse_window.resize(heads);
-  result.selection = Selection(rows, layer.problem.kv_heads, layer.policy.selects() ? layer.policy.topk : 0);
-  result.margin.assign(static_cast<std::size_t>(rows * layer.problem.kv_heads), -kMinusInfinity);
+  const std::int64_t choosers = layer.policy.choosers(layer.problem);
+  result.selection = Selection(rows, choosers, layer.policy.selects() ? layer.policy.topk : 0);
+  result.margin.assign(static_cast<std::size_t>(rows * choosers), -kMinusInfinity);
   const Attention attention(layer, grid);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 16)
   for (std::int64_t row = 0; row < rows; ++row) attention.row(queries[static_cast<std::size_t>(row)], row, result);

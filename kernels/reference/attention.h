@@ -31,7 +31,7 @@ struct Landmark {
   std::vector<double> key;  // k'_c
   double bias = 0.0;        // b'_c
 };
-// hils and mean only; the chunk has a landmark.
+// hils, mean and landmark only; the chunk has a landmark.
 Landmark landmark_of(const Layer& layer, const partition::SequenceGrid& grid, ChunkId chunk, std::int64_t head);
 
 // Result for a list of queries; rows in the order of the list.
@@ -39,8 +39,8 @@ struct Result {
   std::vector<double> out;         // [rows, H, d]
   std::vector<double> lse;         // [rows, H]
   std::vector<double> lse_window;  // [rows, H]
-  Selection selection;             // [rows, Hkv, K]
-  std::vector<double> margin;      // [rows, Hkv] gap between the K-th and the next group rank; +inf without a next
+  Selection selection;             // [rows, choosers, K]
+  std::vector<double> margin;      // [rows, choosers] gap between the K-th and the next group rank; +inf without a next
 };
 Result attend(const Layer& layer, std::span<const TokenId> queries, int threads);
 

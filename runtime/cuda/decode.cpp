@@ -241,7 +241,7 @@ void DeviceDecoder::select_together(Tile& tile, const Lists& lists, bool stop) {
   ringmark::cuda::check(cudaMemcpyAsync(selection(), own_selection.chunks.data(),
                                         size(own * width) * sizeof(std::int32_t), cudaMemcpyHostToDevice, stream()),
                         "upload the choice");
-  peers_.bring(own, chosen_needs(own_selection, 0), true, stream(), tile.traffic);
+  peers_.bring(own, chosen_needs(layer_.problem(), own_selection, 0), true, stream(), tile.traffic);
 }
 
 void DeviceDecoder::attend_chosen() {

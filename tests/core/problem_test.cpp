@@ -80,5 +80,29 @@ TEST(AttentionPolicy, refuses_more_chunks_than_it_can_sum_exactly) {
   AttentionPolicy{.scorer = Scorer::kNone}.validate(problem);
 }
 
+// Quest bounds a logit, which is no mass; a landmark needs its slot.
+TEST(AttentionPolicy, refuses_scorers_without_what_they_need) {
+  AttentionProblem problem = usual();
+  expect_refused([&] { AttentionPolicy{.scorer = Scorer::kQuest}.validate(problem); }, "quest", "union");
+  expect_refused([&] { AttentionPolicy{.scorer = Scorer::kLandmark}.validate(problem); }, "landmark", "slots");
+  AttentionPolicy{.scorer = Scorer::kQuest, .fusion = Fusion::kUnion}.validate(problem);
+  problem.landmark_slots = true;
+  AttentionPolicy{.scorer = Scorer::kLandmark}.validate(problem);
+}
+
+TEST(AttentionPolicy, names_what_is_not_the_usual_choice) {
+  const auto refuse = [](const AttentionPolicy& policy, const char* field, const char* value) {
+    expect_refused([&] { policy.expect_usual_choice("a snapshot"); }, std::string(field) + " = " + value,
+                   "a snapshot; limit: ");
+  };
+  refuse({.scorer = Scorer::kLandmark}, "scorer", "landmark");
+  refuse({.scorer = Scorer::kQuest, .fusion = Fusion::kUnion}, "scorer", "quest");
+  refuse({.choice = Choice::kHead}, "choice", "head");
+  refuse({.choice = Choice::kAll}, "choice", "all");
+  refuse({.fusion = Fusion::kUnion}, "fusion", "union");
+  AttentionPolicy{.scorer = Scorer::kOracle}.expect_usual_choice("a snapshot");
+  AttentionPolicy{.scorer = Scorer::kNone, .choice = Choice::kHead}.expect_usual_choice("a snapshot");
+}
+
 }  // namespace
 }  // namespace ringmark

@@ -22,11 +22,11 @@ struct ChunkCase : AttentionCase {
   ChunkCase(const AttentionProblem& p, const AttentionPolicy& wanted, std::uint64_t seed, Landmarks kind)
       : AttentionCase(p, wanted, seed),
         retrieval(p.dtype, p.tokens, p.heads, p.head_dim, normal_floats(random, p.tokens * p.heads * p.head_dim)),
-        selection(p.tokens, p.kv_heads, wanted.topk),
+        selection(p.tokens, wanted.choosers(p), wanted.topk),
         window(p, p.tokens) {
     make_records(kind);
     for (std::int64_t row = 0; row < p.tokens; ++row) {
-      for (std::int64_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) choose(row, kv_head);
+      for (std::int64_t chooser = 0; chooser < selection.choosers; ++chooser) choose(row, chooser);
     }
     window.out = normal_floats(random, static_cast<std::int64_t>(window.out.size()));
     window.lse = normal_floats(random, static_cast<std::int64_t>(window.lse.size()));
@@ -57,9 +57,13 @@ struct ChunkCase : AttentionCase {
     std::fill_n(record + landmarks.shape.bias_offset(), problem.kv_heads, 0.0f);
   }
 
-  void choose(std::int64_t row, std::int64_t kv_head) {
-    choose_at_random(grid, random, 2, row, kv_head, selection,
+  void choose(std::int64_t row, std::int64_t chooser) {
+    choose_at_random(grid, random, 2, row, chooser, selection,
                      [&] { return static_cast<std::size_t>(selection.topk); });
+  }
+
+  std::span<const std::int32_t> chosen(std::int64_t row, std::int64_t head) const {
+    return selection.chosen(row, head / (problem.heads / selection.choosers));
   }
 
   void attend(Results& results, RowRange rows, int threads) const {
@@ -93,7 +97,7 @@ struct ChunkCase : AttentionCase {
     ExactRow mixed{std::vector<double>(static_cast<std::size_t>(problem.head_dim), 0.0)};
     const auto dims = static_cast<std::size_t>(problem.head_dim);
     for (std::size_t k = 0; k < dims && total > 0.0; ++k) mixed.out[k] = total * double{window.out[at * dims + k]};
-    for (const std::int32_t chunk : selection.chosen(row, head / problem.group())) {
+    for (const std::int32_t chunk : chosen(row, head)) {
       const double weight = std::exp(exact_score(row, head, ChunkId(chunk)));
       const ExactRow inside = attend_exactly(*this, row, head, chunk_keys(ChunkId(chunk)));
       for (std::size_t k = 0; k < dims; ++k) mixed.out[k] += weight * inside.out[k];
@@ -156,9 +160,10 @@ TEST(AttendChunks, random_problems_match_fp64) {
   for (int trial = 0; trial < 150; ++trial) {
     const AttentionProblem problem = random_problem(random);
     const auto kind = pick<Landmarks>(random, {Landmarks::kPerQueryHead, Landmarks::kPerKvHead, Landmarks::kKeys});
-    ChunkCase c(problem, random_policy(random, problem), random(), kind);
+    ChunkCase c(problem, random_chooser(random, problem), random(), kind);
     for (std::size_t i = 0; i < c.window.lse.size(); i += 7) {
-      if (c.selection.chosen(static_cast<std::int64_t>(i) / problem.heads, 0).empty()) continue;
+      const auto at = static_cast<std::int64_t>(i);
+      if (c.chosen(at / problem.heads, at % problem.heads).empty()) continue;
       c.window.lse[i] = kMinusInfinity;
       std::fill_n(c.window.out.begin() + static_cast<std::int64_t>(i) * problem.head_dim, problem.head_dim, kNaN);
     }
@@ -167,7 +172,7 @@ TEST(AttendChunks, random_problems_match_fp64) {
     for (int sample = 0; sample < 30; ++sample) {
       const auto row = std::uniform_int_distribution<std::int64_t>(0, problem.tokens - 1)(random);
       const auto head = std::uniform_int_distribution<std::int64_t>(0, problem.heads - 1)(random);
-      if (c.selection.topk == 0 || c.selection.chosen(row, head / problem.group()).empty()) continue;
+      if (c.selection.topk == 0 || c.chosen(row, head).empty()) continue;
       const ExactRow exact = c.exact(row, head);
       const std::int64_t at = row * problem.heads + head;
       ASSERT_NEAR(results.lse[static_cast<std::size_t>(at)], exact.lse, kBound) << "trial " << trial << " row " << row;
@@ -186,7 +191,7 @@ TEST(AttendChunks, bits_depend_on_neither_range_threads_nor_instruction_set) {
   for (int trial = 0; trial < 40; ++trial) {
     const AttentionProblem problem = random_problem(random);
     const auto kind = pick<Landmarks>(random, {Landmarks::kPerQueryHead, Landmarks::kPerKvHead, Landmarks::kKeys});
-    const ChunkCase c(problem, random_policy(random, problem), random(), kind);
+    const ChunkCase c(problem, random_chooser(random, problem), random(), kind);
     Results whole = c.window;
     c.attend(whole, c.all(), 1);
     Results parts = c.window;

@@ -232,11 +232,12 @@ TEST(Landmarks, of_a_single_key_is_that_key_exactly) {
 }
 
 // hils <= log mass <= quest + ln n, where quest bounds every logit of the chunk by its keys' range a component.
-TEST(Landmarks, hils_is_a_lower_bound_of_the_log_mass) {
+TEST(Landmarks, hils_and_quest_bracket_the_log_mass) {
   const AttentionProblem problem = make_problem(256, 32, 48, DType::kFloat32);
   const LandmarkInput input(problem, {}, 2.0f);
   const LandmarkShape shape = LandmarkShape::of(problem, Scorer::kHils);
-  const std::vector<float> records = input.build(Scorer::kHils);
+  const LandmarkShape quest_shape = LandmarkShape::of(problem, Scorer::kQuest);
+  const std::vector<float> records = input.build(Scorer::kHils), quest_records = input.build(Scorer::kQuest);
   std::mt19937_64 random(11);
   std::normal_distribution<float> normal;
   for (const ChunkId chunk : input.chunks()) {
@@ -245,20 +246,69 @@ TEST(Landmarks, hils_is_a_lower_bound_of_the_log_mass) {
       std::vector<float> query(static_cast<std::size_t>(problem.head_dim));
       for (float& value : query) value = normal(random);
       const float* record = records.data() + chunk.value() * shape.record_floats();
+      const float* largest =
+          quest_records.data() + chunk.value() * quest_shape.record_floats() + kv_head * quest_shape.head_dim;
+      const float* least = largest + problem.head_dim;
       double hils = record[shape.bias_offset() + head];
       double quest = std::log(32.0);
       for (std::size_t i = 0; i < query.size(); ++i) {
         const double component = static_cast<double>(problem.scale) * query[i];
         hils += component * record[static_cast<std::size_t>(head * problem.head_dim) + i];
-        double most = -std::numeric_limits<double>::infinity();
-        for (std::int64_t j = 0; j < 32; ++j) most = std::max(most, component * input.key(chunk, kv_head, j)[i]);
-        quest += most;
+        quest += component * (component > 0.0 ? largest[i] : least[i]);
       }
       const double log_mass = logsumexp(input.logits(chunk, kv_head, query));
       EXPECT_LE(hils, log_mass + 1e-5);
       EXPECT_LE(log_mass, quest + 1e-5);
     }
   }
+}
+
+// Sinks and the landmark slot, here NaN, are no keys. A bound that is not reached by some key would be too wide.
+TEST(Landmarks, quest_holds_the_range_of_every_component) {
+  AttentionProblem problem = make_problem(40, 16, 5, DType::kBfloat16);
+  problem.landmark_slots = true;
+  AttentionPolicy policy;
+  policy.sinks = 3;
+  const LandmarkInput input(problem, policy);
+  const LandmarkShape shape = LandmarkShape::of(problem, Scorer::kQuest);
+  EXPECT_EQ(shape.record_floats(), problem.kv_heads * (2 * 5 + 1));
+  const std::vector<float> records = input.build(Scorer::kQuest);
+  for (const ChunkId chunk : {ChunkId(0), ChunkId(1)}) {
+    const float* record = records.data() + chunk.value() * shape.record_floats();
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
+      EXPECT_EQ(record[shape.bias_offset() + head], 0.0f);
+      for (std::size_t i = 0; i < 5; ++i) {
+        float largest = -kInfinity, least = kInfinity;
+        for (std::int64_t j = 0; j < input.grid().keys_of(chunk).size(); ++j) {
+          largest = std::max(largest, input.key(chunk, head, j)[i]);
+          least = std::min(least, input.key(chunk, head, j)[i]);
+        }
+        EXPECT_EQ(record[static_cast<std::size_t>(head * 10) + i], largest);
+        EXPECT_EQ(record[static_cast<std::size_t>(head * 10 + 5) + i], least);
+      }
+    }
+  }
+}
+
+// By hand: of chunks of three slots the third one's key, and none of a chunk that is not full.
+TEST(Landmarks, landmark_is_the_key_of_the_last_slot) {
+  AttentionProblem problem = make_problem(8, 3, 2, DType::kFloat16);
+  problem.heads = problem.kv_heads = 1;
+  problem.landmark_slots = true;
+  const partition::SequenceGrid grid(problem, {});
+  const BlockShape shape = BlockShape::of(problem);
+  const std::vector<float> keys = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  std::vector<std::byte> blocks(static_cast<std::size_t>(3 * shape.bytes()));
+  BlockTable table(shape, 3, 1);
+  for (std::int64_t chunk = 0; chunk < 3; ++chunk) {
+    std::byte* block = blocks.data() + chunk * shape.bytes();
+    narrow(keys.data() + chunk * 6, problem.dtype, chunk < 2 ? 6 : 4, block);
+    table.set(ChunkId(chunk), 0, block);
+  }
+  const std::vector<ChunkId> chunks = {ChunkId(0), ChunkId(1), ChunkId(2)};
+  std::vector<float> records(9, -7.0f);
+  build_landmarks(problem, Scorer::kLandmark, grid, chunks, {}, table, records, 1);
+  EXPECT_EQ(records, (std::vector<float>{5, 6, 0, 11, 12, 0, -7, -7, -7}));
 }
 
 TEST(Landmarks, oracle_holds_the_keys_and_marks_unused_vectors) {
@@ -291,7 +341,7 @@ TEST(Landmarks, oracle_holds_the_keys_and_marks_unused_vectors) {
 TEST(Landmarks, records_depend_on_neither_threads_nor_other_chunks) {
   const AttentionProblem problem = make_problem(333, 16, 40, DType::kFloat16);
   const LandmarkInput input(problem, {});
-  for (const Scorer scorer : {Scorer::kHils, Scorer::kMean, Scorer::kOracle}) {
+  for (const Scorer scorer : {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kQuest}) {
     const auto record = static_cast<std::size_t>(LandmarkShape::of(problem, scorer).record_floats());
     const std::vector<float> all = input.build(scorer);
     EXPECT_EQ(input.build(scorer, 0, static_cast<std::int64_t>(input.chunks().size()), 3), all);

@@ -8,19 +8,27 @@
 
 #include "kernels/select_chunks.h"
 #include "partition/sequence_grid.h"
+#include "tests/kernels/attention_case.h"
 
 namespace ringmark::kernels {
 
-// Chooses for one (row, kv head) of rows that stand in token order. `fresh` rows in four, and every row whose eligible
+// As random_policy, with any heads that agree.
+inline AttentionPolicy random_chooser(std::mt19937_64& random, const AttentionProblem& problem) {
+  AttentionPolicy policy = random_policy(random, problem);
+  policy.choice = pick<Choice>(random, {Choice::kGroup, Choice::kHead, Choice::kAll});
+  return policy;
+}
+
+// Chooses for one (row, chooser) of rows that stand in token order. `fresh` rows in four, and every row whose eligible
 // chunks differ from those of the row before, choose anew: count() of their eligible chunks, asked once these are
 // shuffled. The others choose what the row before them chose.
 template <class Count>
 void choose_at_random(const partition::SequenceGrid& grid, std::mt19937_64& random, std::uint64_t fresh,
-                      std::int64_t row, std::int64_t kv_head, Selection& selection, const Count& count) {
+                      std::int64_t row, std::int64_t chooser, Selection& selection, const Count& count) {
   const Range<ChunkId> eligible = grid.eligible(TokenId(row));
-  const auto slots = selection.slots(row, kv_head);
+  const auto slots = selection.slots(row, chooser);
   if (row > 0 && random() % 4 >= fresh && grid.eligible(TokenId(row - 1)) == eligible) {
-    const auto before = selection.slots(row - 1, kv_head);
+    const auto before = selection.slots(row - 1, chooser);
     std::copy(before.begin(), before.end(), slots.begin());
     return;
   }

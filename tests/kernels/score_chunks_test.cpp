@@ -65,16 +65,25 @@ float score_of(const ScoringCase& c, const float* record, std::int64_t landmark_
   return has_nan ? kNan : sum.value() + bias;
 }
 
+// What meets the largest components of a chunk's keys, then what meets the least.
+std::vector<float> split_by_sign(const std::vector<float>& query) {
+  std::vector<float> split;
+  for (const float component : query) split.push_back(component > 0.0f ? component : 0.0f);
+  for (const float component : query) split.push_back(component < 0.0f ? component : 0.0f);
+  return split;
+}
+
 CandidateLists score_plainly(const ScoringCase& c) {
   const partition::SequenceGrid grid(c.problem, c.policy);
   const LandmarkShape shape = c.shape();
   CandidateLists lists(static_cast<std::int64_t>(c.tokens.size()), c.problem.heads, c.policy.topk);
-  std::vector<float> query(static_cast<std::size_t>(c.problem.head_dim));
   for (std::int64_t row = 0; row < lists.rows; ++row) {
     const Range<ChunkId> eligible = grid.eligible(c.tokens[static_cast<std::size_t>(row)]);
     for (std::int64_t head = 0; head < lists.heads; ++head) {
+      std::vector<float> query(static_cast<std::size_t>(c.problem.head_dim));
       c.queries_view().load(row, head, query.data());
       for (float& component : query) component *= c.problem.scale;
+      if (c.policy.scorer == Scorer::kQuest) query = split_by_sign(query);
       std::vector<Candidate> candidates;
       for (std::size_t i = 0; i < c.chunks.size(); ++i) {
         if (!eligible.contains(c.chunks[i])) continue;
@@ -160,7 +169,7 @@ class CaseMaker {
     policy.window = pick<std::int64_t>({0, 1, 50, problem.tokens});
     policy.topk = pick<std::int64_t>({0, 1, 8, 100, kMaxTopk});
     policy.sinks = pick<std::int64_t>({0, 0, 5, 100});
-    policy.scorer = pick({Scorer::kHils, Scorer::kMean, Scorer::kOracle});
+    policy.scorer = pick({Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kQuest});
     return policy;
   }
 

@@ -31,8 +31,8 @@ CandidateLists lists_of(const std::vector<std::vector<float>>& head_scores, cons
 }
 
 std::vector<std::int32_t> choose(const std::vector<CandidateLists>& parts, const std::vector<float>& lse_window,
-                                 std::int64_t kv_heads, std::int64_t topk) {
-  Selection selection(1, kv_heads, topk);
+                                 std::int64_t choosers, std::int64_t topk) {
+  Selection selection(1, choosers, topk);
   select_chunks(parts, lse_window, 0, selection, 1);
   return selection.chunks;
 }
@@ -65,6 +65,24 @@ TEST(SelectChunks, ranks_by_normalised_weight_not_by_raw_score) {
 TEST(SelectChunks, the_window_takes_its_share) {
   EXPECT_EQ(choose({lists_of({{1, 0}, {0, 3}}, first(2), 1)}, {0, 50}, 1, 1), (std::vector<std::int32_t>{0}));
   EXPECT_EQ(choose({lists_of({{1, 0}, {0, 3}}, first(2), 1)}, {0, 0}, 1, 1), (std::vector<std::int32_t>{1}));
+}
+
+// By hand: alone every head takes its best chunk; in pairs, and all together, the head that gives one chunk the largest
+// share of its mass has its way.
+TEST(SelectChunks, heads_agree_in_runs_of_any_length) {
+  const CandidateLists lists = lists_of({{6, 0, 0}, {0, 7, 0}, {0, 0, 8}, {0, 0, 9}}, first(3), 1);
+  const std::vector<float> no_mass(4, kEmptyWindow);
+  EXPECT_EQ(choose({lists}, no_mass, 4, 1), (std::vector<std::int32_t>{0, 1, 2, 2}));
+  EXPECT_EQ(choose({lists}, no_mass, 2, 1), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(choose({lists}, no_mass, 1, 1), (std::vector<std::int32_t>{2}));
+}
+
+// By hand: the window would leave head 0 no say; landmarks are compared with landmarks alone, where it has the most.
+TEST(SelectChunks, without_the_window_the_normaliser_is_that_of_the_chunks) {
+  const CandidateLists lists = lists_of({{9, 0}, {0, 3}}, first(2), 1);
+  EXPECT_EQ(choose({lists}, {50, 0}, 1, 1), (std::vector<std::int32_t>{1}));
+  EXPECT_EQ(choose({lists}, {}, 1, 1), (std::vector<std::int32_t>{0}));
+  EXPECT_EQ(choose({lists}, {kEmptyWindow, kEmptyWindow}, 1, 1), (std::vector<std::int32_t>{0}));
 }
 
 // The result is that of one list, however the landmarks are spread over parts; and that of the plain definition.

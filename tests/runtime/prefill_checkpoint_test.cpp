@@ -130,9 +130,11 @@ class PrefillCheckpoints : public testing::Test {
 
 TEST_F(PrefillCheckpoints, stops_at_every_tile_change_no_bit) {
   const std::vector<TestLayer> layers = {
-      layer_of(211, {32, 4, 3, Scorer::kHils}, {0, 70, 70, 211}), layer_of(100, {16, 2, 0, Scorer::kNone}),
+      layer_of(211, {32, 4, 3, Scorer::kHils}, {0, 70, 70, 211}),
+      layer_of(100, {16, 2, 0, Scorer::kNone}),
       layer_of(40, {0, 1, 0, Scorer::kMean}),
       layer_of(120, {16, 1000, 0, Scorer::kHils}),  // neighbours choose the same
+      layer_of(90, {0, 2, 0, Scorer::kMean, Choice::kHead, Fusion::kUnion}),
   };
   for (const TestLayer& layer : layers) {
     for (const int ranks : {1, 2, 4, 5}) {
@@ -238,6 +240,12 @@ TEST_F(PrefillCheckpoints, of_something_else_are_refused_with_the_reason) {
   other = layer;
   other.policy.scorer = Scorer::kMean;
   says(other, {}, 2, "metadata scorer is hils, this run has mean");
+  other = layer;
+  other.policy.choice = Choice::kHead;
+  says(other, {}, 2, "metadata choice is group, this run has head");
+  other = layer;
+  other.policy.fusion = Fusion::kUnion;
+  says(other, {}, 2, "metadata fusion is hierarchical, this run has union");
   other = layer;
   other.problem.scale *= 2;
   says(other, {}, 2, "metadata scale is");

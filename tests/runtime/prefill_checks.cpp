@@ -64,43 +64,45 @@ std::uint64_t check_golden(comm::Communicator& communicator, const GoldenLayer& 
   return result.digest;
 }
 
+void expect_near_reference(const GatheredResult& result, const TestLayer& layer,
+                           const kernels::reference::Result& reference, const Bounds& bounds, const std::string& what) {
+  const kernels::Selection& wanted = reference.selection;
+  const std::int64_t heads = layer.problem.heads, agreeing = heads / wanted.choosers;
+  const auto d = static_cast<std::ptrdiff_t>(layer.problem.head_dim);
+  // Rounding grows with the size of the logits.
+  const double heat = std::max(1.0, layer.problem.scale * std::sqrt(static_cast<double>(layer.problem.head_dim)));
+  double worst = 0.0;
+  for (std::int64_t at = 0; at < layer.problem.tokens * wanted.choosers; ++at) {
+    const std::int64_t row = at / wanted.choosers, chooser = at % wanted.choosers;
+    const auto slots = wanted.slots(row, chooser);
+    if (!std::equal(slots.begin(), slots.end(), result.chunks.begin() + at * wanted.topk)) {
+      // Equal scores tie in both; hot logits also saturate ranks at 0, which fp32 need not.
+      const double margin = reference.margin[static_cast<std::size_t>(at)];
+      const bool tied = margin == 0.0 && heat < 1.5;
+      EXPECT_FALSE(margin > 1e-4 * heat || tied) << what << " row " << row << " margin " << margin;
+      continue;
+    }
+    for (std::int64_t h = chooser * agreeing; h < (chooser + 1) * agreeing; ++h) {
+      const auto head = static_cast<std::ptrdiff_t>(row * heads + h);
+      const std::vector<float> out(result.out.begin() + head * d, result.out.begin() + (head + 1) * d);
+      const std::vector<double> want(reference.out.begin() + head * d, reference.out.begin() + (head + 1) * d);
+      const auto index = static_cast<std::size_t>(head);
+      worst = std::max(worst, max_difference(out, want) / bounds.out);
+      worst = std::max(worst, max_difference({result.lse[index]}, {reference.lse[index]}) / bounds.lse);
+    }
+  }
+  EXPECT_LE(worst, heat) << what << ": in units of the bounds";
+}
+
 std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,
                                       const kernels::reference::Result& reference, const Route& route,
                                       std::int64_t fetch_budget) {
   const GatheredResult result =
       run_prefill(communicator, route.transport, layer, route.balance, options_of(route, fetch_budget));
   const Engine& engine = engine_under_test();
-  const std::int64_t group = layer.problem.group();
-  const std::int64_t topk = reference.selection.topk;
-  // Rounding grows with the size of the logits.
-  const double heat = std::max(1.0, layer.problem.scale * std::sqrt(static_cast<double>(layer.problem.head_dim)));
   const std::string what = describe(layer) + " ranks=" + std::to_string(communicator.size()) + " " + describe(route);
-  double worst = 0.0;
-  for (std::int64_t row = 0; row < layer.problem.tokens; ++row) {
-    for (std::int64_t g = 0; g < layer.problem.kv_heads; ++g) {
-      const std::int64_t at = row * layer.problem.kv_heads + g;
-      const auto slots = reference.selection.slots(row, g);
-      const bool same = std::equal(slots.begin(), slots.end(), result.chunks.begin() + at * topk);
-      const double margin = reference.margin[static_cast<std::size_t>(at)];
-      if (!same) {
-        // Equal scores tie in both; hot logits also saturate ranks at 0, which fp32 need not.
-        const bool tied = margin == 0.0 && heat < 1.5;
-        EXPECT_FALSE(margin > 1e-4 * heat || tied) << what << " row " << row << " margin " << margin;
-        continue;
-      }
-      for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
-        const auto head = static_cast<std::size_t>(row * layer.problem.heads + h);
-        const auto d = static_cast<std::size_t>(layer.problem.head_dim);
-        const std::vector<float> out(result.out.begin() + static_cast<std::ptrdiff_t>(head * d),
-                                     result.out.begin() + static_cast<std::ptrdiff_t>((head + 1) * d));
-        const std::vector<double> want(reference.out.begin() + static_cast<std::ptrdiff_t>(head * d),
-                                       reference.out.begin() + static_cast<std::ptrdiff_t>((head + 1) * d));
-        worst = std::max(worst, max_difference(out, want) / engine.output_error(layer.problem, layer.policy));
-        worst = std::max(worst, max_difference({result.lse[head]}, {reference.lse[head]}) / engine.lse_error());
-      }
-    }
-  }
-  EXPECT_LE(worst, heat) << what << ": in units of the engine's error";
+  expect_near_reference(result, layer, reference,
+                        {engine.output_error(layer.problem, layer.policy), engine.lse_error()}, what);
   return result.digest;
 }
 

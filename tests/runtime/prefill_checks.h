@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "comm/block_transport.h"
@@ -28,9 +29,17 @@ std::vector<Route> routes(comm::TransportChoice transport);
 inline constexpr std::uint64_t kGoldenDigest2048 = 0xf2296a08f26782a9ull;
 std::uint64_t check_golden(comm::Communicator& communicator, const GoldenLayer& golden, const Route& route);
 
-// A layer against the reference: out and lse within the engine's error, more for hotter logits; sets equal where the
+// A result against the reference: out and lse within their bounds, more for hotter logits; sets equal where the
 // reference's margin is above 1e-4 or exactly 0 (a tie of equal scores). Rows whose choice was too close are left out
-// of the output check. Returns the digest.
+// of the output check.
+struct Bounds {
+  double out = 0.0;
+  double lse = 0.0;
+};
+void expect_near_reference(const GatheredResult& result, const TestLayer& layer,
+                           const kernels::reference::Result& reference, const Bounds& bounds, const std::string& what);
+
+// A run of a layer against the reference, within the engine's error. Returns the digest.
 std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,
                                       const kernels::reference::Result& reference, const Route& route,
                                       std::int64_t fetch_budget = std::int64_t{64} << 20);

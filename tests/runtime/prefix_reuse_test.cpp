@@ -149,6 +149,10 @@ TEST_F(PrefixReuse, a_snapshot_of_another_layer_is_refused_by_name) {
   expect("its scale is 0.125", [](auto& problem, auto&...) { problem.scale = 0.25f; });
   expect("its scorer is hils, that of the input is mean",
          [](auto&, auto& policy, auto&...) { policy.scorer = Scorer::kMean; });
+  expect("its choice is group, that of the input is head",
+         [](auto&, auto& policy, auto&...) { policy.choice = Choice::kHead; });
+  expect("its fusion is hierarchical, that of the input is union",
+         [](auto&, auto& policy, auto&...) { policy.fusion = Fusion::kUnion; });
   expect("its window is 128", [](auto&, auto& policy, auto&...) { policy.window = 64; });
   expect("its topk is 16", [](auto&, auto& policy, auto&...) { policy.topk = 8; });
   expect("its sinks is 0", [](auto&, auto& policy, auto&...) { policy.sinks = 4; });

@@ -99,7 +99,9 @@ std::int64_t needed_budget(const TestLayer& layer) {
   const partition::SequenceGrid grid(layer.problem, layer.policy);
   const std::int64_t sinks = layer.policy.sinks / layer.problem.chunk_size + 1;
   const std::int64_t window = layer.policy.window / layer.problem.chunk_size + 3;
-  const std::int64_t chunks = std::max(sinks + window, std::min(layer.policy.topk, grid.chunk_count()));
+  // Lists of chosen chunks that heads of one kv head have.
+  const std::int64_t lists = std::max<std::int64_t>(1, layer.policy.choosers(layer.problem) / layer.problem.kv_heads);
+  const std::int64_t chunks = std::max(sinks + window, std::min(lists * layer.policy.topk, grid.chunk_count()));
   return 2 * chunks * layer.problem.kv_heads * kernels::BlockShape::of(layer.problem).bytes();
 }
 
@@ -116,8 +118,8 @@ GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoi
   const std::int64_t heads = problem.heads;
   gathered.out = gather(communicator, layout, problem.tokens, heads * problem.head_dim, result.out);
   gathered.lse = gather(communicator, layout, problem.tokens, heads, result.lse);
-  gathered.chunks =
-      gather(communicator, layout, problem.tokens, problem.kv_heads * result.selection.topk, result.selection.chunks);
+  gathered.chunks = gather(communicator, layout, problem.tokens, result.selection.choosers * result.selection.topk,
+                           result.selection.chunks);
   std::array<std::int64_t, 2> sums = {
       static_cast<std::int64_t>(kernels::selection_digest(result.selection, layout.tokens_of(rank))),
       result.bytes_fetched};
@@ -148,7 +150,7 @@ std::string describe(const TestLayer& layer) {
   text << "N=" << p.tokens << " H=" << p.heads << " Hkv=" << p.kv_heads << " d=" << p.head_dim << " S=" << p.chunk_size
        << " slots=" << p.landmark_slots << " dtype=" << name_of(p.dtype) << " W=" << layer.policy.window
        << " K=" << layer.policy.topk << " sinks=" << layer.policy.sinks << " scorer=" << name_of(layer.policy.scorer)
-       << " docs=";
+       << " choice=" << name_of(layer.policy.choice) << " fusion=" << name_of(layer.policy.fusion) << " docs=";
   for (const std::int64_t start : p.cu_seqlens) text << start << ",";
   return text.str();
 }

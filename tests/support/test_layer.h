@@ -85,7 +85,7 @@ const Engine& engine_under_test();
 struct GatheredResult {
   std::vector<float> out;
   std::vector<float> lse;
-  std::vector<std::int32_t> chunks;  // [N, Hkv, K]
+  std::vector<std::int32_t> chunks;  // [N, choosers, K]
   std::uint64_t digest = 0;
   std::int64_t bytes_fetched = 0;
 };

@@ -143,8 +143,8 @@ inline void compare_selections(const std::vector<std::int32_t>& got, const Selec
   for (std::size_t i = 0; i < want.chunks.size(); ++i) {
     if (got[i] == want.chunks[i]) continue;
     const auto at = static_cast<std::int64_t>(i) / want.topk;
-    differences.add("selection of row " + std::to_string(at / want.kv_heads) + " kv head " +
-                        std::to_string(at % want.kv_heads) + " slot " +
+    differences.add("selection of row " + std::to_string(at / want.choosers) + " kv head " +
+                        std::to_string(at % want.choosers) + " slot " +
                         std::to_string(static_cast<std::int64_t>(i) % want.topk),
                     got[i], want.chunks[i]);
   }
