@@ -33,6 +33,7 @@
 #include "runtime/prefill.h"
 #include "runtime/prefill_checkpoint.h"
 #include "runtime/prefill_snapshot.h"
+#include "runtime/recall.h"
 #include "runtime/reference_prefill.h"
 #include "runtime/rest_output.h"
 #include "runtime/selector.h"
@@ -57,6 +58,7 @@ class PrefillCommand {
     prepare();
     runtime::LayerShard shard = load();
     if (!options_.snapshot.empty()) prepare_snapshot();
+    if (options_.recall) prepare_recall(shard);
     runtime::PrefillResult begun;
     if (!checkpoint_path().empty() && !on_gpu()) begun = resume(shard);
     const runtime::PrefillResult result = compute(shard, std::move(begun));
@@ -160,6 +162,9 @@ class PrefillCommand {
       plan.items.push_back(
           {"encoded blocks", runtime::snapshot_buffer_bytes(problem(), options_.kv_format, shard.chunks)});
     }
+    if (options_.recall) {
+      plan.items.push_back({"recall", runtime::recall_bytes(problem(), policy(), ranks_.size(), *options_.recall)});
+    }
     return plan;
   }
   void check_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
@@ -191,6 +196,16 @@ class PrefillCommand {
       snapshot_ = {options_.snapshot, written.generation,
                    target.format,     kvstore::snapshot_bytes(problem(), policy(), target.format),
                    prefix_hashes,     written.error};
+    };
+  }
+
+  // Blocks are looked at before the engine lets go of them. The shard outlives the engine.
+  void prepare_recall(const runtime::LayerShard& shard) {
+    engine_.keep = [this, &shard, keep = std::move(engine_.keep)](const runtime::PrefillState& state) {
+      if (keep) keep(state);
+      const auto span = clock_.time("recall");
+      recall_ = runtime::measure_recall(ranks_, problem(), *layout_, state, shard.queries(),
+                                        {*options_.recall, options_.seed, threads_});
     };
   }
 
@@ -274,6 +289,7 @@ class PrefillCommand {
     report.positions = source_->positions();
     report.tokens_resumed = tokens_resumed_;
     report.snapshot = snapshot_;
+    report.recall = recall_;
     if (prefix_) report.reuse = prefix_->report();
     const auto needles = source_->count_needles(ranks_, tokens, result.out);
     report.needles_planted = needles.planted;
@@ -303,7 +319,9 @@ class PrefillCommand {
       return {"load",   "store", "landmarks", "plan",  "fetch",  "window",
               "select", "score", "settle",    "exact", "attend", "write"};
     }
-    return {"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"};
+    std::vector<std::string> names = {"load", "landmarks", "plan", "fetch", "window", "select", "attend", "write"};
+    if (options_.recall) names.emplace_back("recall");
+    return names;
   }
 
   const PrefillOptions& options_;
@@ -322,6 +340,7 @@ class PrefillCommand {
   std::unique_ptr<runtime::PrefillCheckpoint> checkpoint_;  // where one can be kept
   std::int64_t tokens_resumed_ = 0;
   std::optional<SnapshotReport> snapshot_;
+  std::optional<runtime::Recall> recall_;
   runtime::Trace trace_;
   runtime::StageClock clock_;
 };

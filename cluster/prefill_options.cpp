@@ -10,6 +10,7 @@
 #include "cluster/option_group.h"
 #include "cluster/option_values.h"
 #include "cluster/position_options.h"
+#include "cluster/recall_options.h"
 #include "core/error.h"
 #include "kvstore/prefix_hash.h"
 
@@ -78,7 +79,9 @@ OptionGroup execution_options() {
       .add("backend", "NAME", "kernels: cpu, cuda, or reference, which is fp64 and slow (default: cpu)")
       .add("fetch-mib", "MIB",
            "received blocks held at once, MiB a rank (default: 64; on a GPU a quarter of its free memory)")
-      .add("seed", "N", fmt::format("seed of generated input (default: {})", defaults.seed));
+      .add("seed", "N",
+           fmt::format("seed of generated input and of the queries that --recall looks at (default: {})",
+                       defaults.seed));
   add_execution_options(group);
   return group;
 }
@@ -274,13 +277,15 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_snapshot(values, options);
   options.positions = read_position_encoding(values);
   read_reuse(values, options);
+  options.recall = read_recall(values, options.policy.name, options.backend);
   return options;
 }
 
 po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
-  for (const OptionGroup& group : {input_options(), policy_options(), dense_options(), position_options(),
-                                   execution_options(), gpu_options(), output_options(), planted_options()}) {
+  for (const OptionGroup& group :
+       {input_options(), policy_options(), dense_options(), position_options(), execution_options(), gpu_options(),
+        output_options(), recall_options(), planted_options()}) {
     all.add(group.options());
   }
   return all;

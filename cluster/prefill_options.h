@@ -71,6 +71,7 @@ struct PrefillOptions : RunOptions {
   kvstore::BlockFormat kv_format = kvstore::BlockFormat::kAsInput;
   std::string trace;  // empty: none
   bool memory_plan = false;
+  std::optional<double> recall;  // share of the queries whose recall is measured
 };
 
 // `arguments` stand behind the word prefill. Throws Error(kBadInput) in one line naming option, value and limit.

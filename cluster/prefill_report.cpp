@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster/layer_fields.h"
+#include "cluster/recall_fields.h"
 #include "cluster/size_text.h"
 #include "cluster/text_file.h"
 
@@ -80,6 +81,9 @@ std::string report_table(const PrefillReport& r) {
   row("bytes merged", bytes_text(r.bytes_merged));
   row("union ratio", fmt::format("{:.2f} at 16 queries, {:.2f} at 32, {:.2f} at 64", r.union_ratio[0], r.union_ratio[1],
                                  r.union_ratio[2]));
+  if (r.recall) {
+    for (const auto& [name, value] : recall_rows(*r.recall, p)) row(name, value);
+  }
   if (r.tokens_resumed > 0) row("resumed", fmt::format("{} of {} tokens", r.tokens_resumed, p.tokens));
   row("peak memory", fmt::format("{} a rank", bytes_text(r.peak_memory_bytes)));
   if (r.snapshot) row("snapshot", snapshot_text(*r.snapshot));
@@ -137,6 +141,7 @@ std::string report_json(const PrefillReport& r) {
                         {"largest_key_error", r.snapshot->error.keys.largest},
                         {"largest_value_error", r.snapshot->error.values.largest}};
   }
+  if (r.recall) json["recall"] = recall_json(*r.recall);
   add_layer_fields(json, r.problem, r.policy);
   return json.dump(2) + "\n";
 }

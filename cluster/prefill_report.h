@@ -12,6 +12,7 @@
 #include "cluster/stage_seconds.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
+#include "runtime/recall.h"
 
 namespace ringmark::cluster {
 
@@ -58,6 +59,7 @@ struct PrefillReport {
   std::optional<PositionReport> positions;
   std::optional<SnapshotReport> snapshot;
   std::optional<ReuseReport> reuse;
+  std::optional<runtime::Recall> recall;
   std::int64_t needles_planted = 0;
   std::int64_t needles_recovered = 0;
 };

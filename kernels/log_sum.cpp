@@ -43,4 +43,11 @@ float LogSum::value() const {
   return static_cast<float>(std::log(digits) + 32.0 * static_cast<double>(place - 1) * kLn2Double);
 }
 
+double LogSum::share_of(const LogSum& whole) const {
+  const double digits = high + low * 0x1p-32;
+  const double digits_of_whole = whole.high + whole.low * 0x1p-32;
+  return std::ldexp(digits / digits_of_whole,
+                    static_cast<int>(std::clamp<std::int64_t>(32 * (place - whole.place), -4096, 4096)));
+}
+
 }  // namespace ringmark::kernels

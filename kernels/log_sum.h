@@ -36,6 +36,8 @@ struct LogSum {
   void raise(std::int64_t to);
   // Natural logarithm, rounded once to fp32; -inf when empty.
   float value() const;
+  // This sum over another: exactly 1 of itself, and not rounded to a logarithm on the way. Neither is empty.
+  double share_of(const LogSum& whole) const;
 };
 
 }  // namespace ringmark::kernels

@@ -208,7 +208,7 @@ class Prefill {
 
   void keep_state(const LandmarkTable& landmarks) {
     if (result_.stopped || !options_.keep) return;
-    options_.keep({grid_, layout_.chunks_of(rank_), block_arena_, landmarks.own_records()});
+    options_.keep({grid_, layout_.chunks_of(rank_), block_arena_, landmarks.own_records(), result_.selection});
   }
 
   // What `done` rows are of all rows in so many stages. The tile that would be next counts: before the first one some

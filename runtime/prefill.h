@@ -25,8 +25,9 @@ namespace ringmark::runtime {
 struct PrefillState {
   const partition::SequenceGrid& grid;
   std::span<const ChunkId> chunks;
-  std::span<const std::byte> blocks;  // [chunks, Hkv] blocks
-  std::span<const float> records;     // [chunks] landmark records; those of chunks without a landmark mean nothing
+  std::span<const std::byte> blocks;    // [chunks, Hkv] blocks
+  std::span<const float> records;       // [chunks] landmark records; those of chunks without a landmark mean nothing
+  const kernels::Selection& selection;  // [rows] what the rows of this rank chose
 };
 
 // How far a rank is with its rows, which are in the order of the layout.
