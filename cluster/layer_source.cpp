@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "runtime/landmark_queries.h"
 #include "runtime/layer_positions.h"
 
 namespace ringmark::cluster {
@@ -22,6 +23,7 @@ void LayerSource::open_file(const PrefillOptions& options) {
   problem_ = file_->problem();
   policy_ = file_->policy();
   apply_policy(options.policy);
+  file_->take_landmark_queries(options.landmark_query);
   encoding_ = options.positions;
   runtime::check_encoding(encoding_, problem_, file_->has_positions());
   problem_.scale = static_cast<float>(double{problem_.scale} * kernels::scale_gain(encoding_));
@@ -67,6 +69,8 @@ runtime::LayerShard LayerSource::shard(const partition::Layout& layout, RankId r
     const auto positions =
         file_->has_positions() ? file_->positions(layout, rank) : runtime::positions_in_documents(problem_, tokens);
     runtime::rotate_rows(encoding_, tokens, positions, shard, threads);
+    const partition::SequenceGrid grid(problem_, policy_);
+    runtime::rotate_landmark_queries(encoding_, grid, layout, rank, positions, shard, threads);
   }
   return shard;
 }

@@ -162,6 +162,9 @@ class PrefillCommand {
       plan.items.push_back(
           {"encoded blocks", runtime::snapshot_buffer_bytes(problem(), options_.kv_format, shard.chunks)});
     }
+    if (const auto bytes = runtime::landmark_query_bytes(problem(), options_.landmark_query, shard.chunks); bytes > 0) {
+      plan.items.push_back({"landmark queries", bytes});
+    }
     if (options_.recall) {
       plan.items.push_back({"recall", runtime::recall_bytes(problem(), policy(), ranks_.size(), *options_.recall)});
     }
@@ -287,6 +290,7 @@ class PrefillCommand {
     report.bytes_merged = sums[2];
     report.union_ratio = runtime::union_ratios(ranks_, result.selection, tokens);
     report.positions = source_->positions();
+    report.landmark_query = options_.landmark_query;
     report.tokens_resumed = tokens_resumed_;
     report.snapshot = snapshot_;
     report.recall = recall_;

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cluster/landmark_options.h"
 #include "cluster/option_group.h"
 #include "cluster/option_values.h"
 #include "cluster/position_options.h"
@@ -276,6 +277,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_output(values, options);
   read_snapshot(values, options);
   options.positions = read_position_encoding(values);
+  options.landmark_query = read_landmark_query(values);
   read_reuse(values, options);
   options.recall = read_recall(values, options.policy.name, options.backend);
   return options;
@@ -284,8 +286,8 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
 po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
   for (const OptionGroup& group :
-       {input_options(), policy_options(), dense_options(), position_options(), execution_options(), gpu_options(),
-        output_options(), recall_options(), planted_options()}) {
+       {input_options(), policy_options(), landmark_options(), dense_options(), position_options(), execution_options(),
+        gpu_options(), output_options(), recall_options(), planted_options()}) {
     all.add(group.options());
   }
   return all;

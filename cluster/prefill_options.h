@@ -20,6 +20,7 @@
 #include "kvstore/block_codec.h"
 #include "partition/layout.h"
 #include "runtime/fetch_strategy.h"
+#include "runtime/landmark_queries.h"
 #include "runtime/merge_strategy.h"
 
 namespace ringmark::cluster {
@@ -54,6 +55,7 @@ struct PrefillOptions : RunOptions {
   std::optional<std::int64_t> chunk;
   std::optional<double> scale;
   PolicyOptions policy;
+  runtime::LandmarkQuery landmark_query = runtime::LandmarkQuery::kSlot;
   kernels::PositionEncoding positions;  // kind none: the input has its positions
 
   std::optional<DenseOptions> dense;  // set: exact causal attention, which chooses nothing

@@ -62,6 +62,9 @@ std::string report_table(const PrefillReport& r) {
   if (r.reuse) row("reused", reuse_text(*r.reuse, p.tokens));
   row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
   row("policy", policy_text(r));
+  if (r.landmark_query != runtime::LandmarkQuery::kSlot) {
+    row("landmark queries", r.landmark_query == runtime::LandmarkQuery::kChunk ? "one a chunk" : "one for all chunks");
+  }
   if (r.positions) row("positions", positions_text(*r.positions, p));
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
@@ -124,6 +127,7 @@ std::string report_json(const PrefillReport& r) {
     json["choices"] = r.pairs;
     json["choices_settled_exactly"] = r.exact_pairs;
   }
+  if (r.landmark_query != runtime::LandmarkQuery::kSlot) json["landmark_query"] = name_of(r.landmark_query);
   if (r.positions) json["positions"] = positions_json(*r.positions, r.problem);
   if (r.reuse) {
     json["reused_from"] = {{"folder", r.reuse->folder}, {"generation", r.reuse->generation}};

@@ -12,6 +12,7 @@
 #include "cluster/stage_seconds.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
+#include "runtime/landmark_queries.h"
 #include "runtime/recall.h"
 
 namespace ringmark::cluster {
@@ -57,6 +58,7 @@ struct PrefillReport {
   std::int64_t peak_memory_bytes = 0;   // max over ranks
   std::int64_t tokens_resumed = 0;      // done by earlier runs, all ranks
   std::optional<PositionReport> positions;
+  runtime::LandmarkQuery landmark_query = runtime::LandmarkQuery::kSlot;
   std::optional<SnapshotReport> snapshot;
   std::optional<ReuseReport> reuse;
   std::optional<runtime::Recall> recall;

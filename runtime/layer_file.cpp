@@ -82,7 +82,17 @@ std::vector<std::int64_t> LayerFile::positions(const partition::Layout& layout, 
   return positions;
 }
 
-LayerShard LayerFile::load(const partition::Layout& layout, RankId rank) const { return load(rows_of(layout, rank)); }
+void LayerFile::take_landmark_queries(LandmarkQuery from) {
+  check_landmark_queries(file_, problem_, from);
+  landmark_query_ = from;
+}
+
+LayerShard LayerFile::load(const partition::Layout& layout, RankId rank) const {
+  LayerShard shard = load(rows_of(layout, rank));
+  const partition::SequenceGrid grid(problem_, policy_);
+  read_landmark_queries(file_, problem_, landmark_query_, grid, layout.chunks_of(rank), shard);
+  return shard;
+}
 
 LayerShard LayerFile::load(std::span<const RowRange> tokens) const {
   std::int64_t rows = 0;

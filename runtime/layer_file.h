@@ -13,6 +13,7 @@
 #include "core/problem.h"
 #include "kvstore/safetensors_file.h"
 #include "partition/layout.h"
+#include "runtime/landmark_queries.h"
 #include "runtime/layer_shard.h"
 
 namespace ringmark::runtime {
@@ -44,9 +45,13 @@ class LayerFile {
   // kernels::kMaxPosition.
   std::vector<std::int64_t> positions(const partition::Layout& layout, RankId rank) const;
 
-  // The rank's rows. Throws Error(kBadInput) naming the tensor and the token of a value that is NaN or infinite.
+  // Throws Error(kBadInput) when the file has not the tensor that they come from. To be called before load().
+  void take_landmark_queries(LandmarkQuery from);
+
+  // The rank's rows, and its landmark queries. Throws Error(kBadInput) naming the tensor and the token of a value that
+  // is NaN or infinite.
   LayerShard load(const partition::Layout& layout, RankId rank) const;
-  // The rows of these tokens, in the same way.
+  // The rows of these tokens, in the same way, without landmark queries.
   LayerShard load(std::span<const RowRange> tokens) const;
 
  private:
@@ -54,6 +59,7 @@ class LayerFile {
   AttentionProblem problem_;
   AttentionPolicy policy_;
   bool has_retrieval_queries_ = false;
+  LandmarkQuery landmark_query_ = LandmarkQuery::kSlot;
 };
 
 }  // namespace ringmark::runtime

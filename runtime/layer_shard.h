@@ -1,4 +1,5 @@
-// The rows of one layer that a rank holds: q, optional retrieval q, k, v, in the order of the layout.
+// The rows of one layer that a rank holds: q, optional retrieval q, k, v, in the order of the layout, and landmark
+// queries that are no rows.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,19 @@ class LayerShard {
   RowsView queries() const { return view(q_, heads_); }
   // The retrieval queries q~; the attention queries where the model has no calibration.
   RowsView retrieval_queries() const { return retrieval_q_.empty() ? queries() : view(retrieval_q_, heads_); }
+  // [chunks of the rank, H, d] landmark queries of their own, in the order of the layout; no rows where those are the
+  // retrieval queries at the chunks' last slots (runtime/landmark_queries.h).
+  RowsView landmark_queries() const {
+    const std::int64_t chunk_bytes = heads_ * head_dim_ * size_of(dtype_);
+    return {landmark_q_.data(), dtype_, std::ssize(landmark_q_) / chunk_bytes, heads_, head_dim_};
+  }
   RowsView keys() const { return view(k_, kv_heads_); }
   RowsView values() const { return view(v_, kv_heads_); }
 
-  // Storage to fill, [rows, heads, head_dim] each.
+  // Storage to fill, [rows, heads, head_dim] each; landmark_q, which is empty at first, by chunks instead of rows.
   std::vector<std::byte>& q() { return q_; }
   std::vector<std::byte>& retrieval_q() { return retrieval_q_; }
+  std::vector<std::byte>& landmark_q() { return landmark_q_; }
   std::vector<std::byte>& k() { return k_; }
   std::vector<std::byte>& v() { return v_; }
   // K and V are not needed once they stand in the block store.
@@ -41,6 +49,7 @@ class LayerShard {
   DType dtype_;
   std::vector<std::byte> q_;
   std::vector<std::byte> retrieval_q_;
+  std::vector<std::byte> landmark_q_;
   std::vector<std::byte> k_;
   std::vector<std::byte> v_;
 };

@@ -36,14 +36,6 @@ DType dtype_of(const SafetensorsFile& file, const StoredTensor& tensor) {
   fail_in(file, fmt::format("tensor {} has dtype {}, not BF16, F16 or F32", tensor.name, tensor.dtype));
 }
 
-void expect(const SafetensorsFile& file, const StoredTensor& tensor, const std::vector<std::int64_t>& shape,
-            const std::string& dtype) {
-  expect_shape(file, tensor, shape);
-  if (tensor.dtype != dtype) {
-    fail_in(file, fmt::format("tensor {} has dtype {}, but q has {}", tensor.name, tensor.dtype, dtype));
-  }
-}
-
 }  // namespace
 
 void fail_in(const SafetensorsFile& file, const std::string& text) {
@@ -60,6 +52,13 @@ void expect_shape(const SafetensorsFile& file, const StoredTensor& tensor, const
   if (tensor.shape == shape) return;
   fail_in(file,
           fmt::format("tensor {} has shape {}, not {}", tensor.name, shape_text(tensor.shape), shape_text(shape)));
+}
+
+void expect_tensor(const SafetensorsFile& file, const StoredTensor& tensor, const std::vector<std::int64_t>& shape,
+                   const std::string& dtype_of_q) {
+  expect_shape(file, tensor, shape);
+  if (tensor.dtype == dtype_of_q) return;
+  fail_in(file, fmt::format("tensor {} has dtype {}, but q has {}", tensor.name, tensor.dtype, dtype_of_q));
 }
 
 void expect_integers(const SafetensorsFile& file, const StoredTensor& tensor) {
@@ -129,9 +128,9 @@ LayerTensors check_layer_tensors(const SafetensorsFile& file) {
     fail_in(file, fmt::format("tensor q is empty: shape {}", shape_text(q.shape)));
   }
   const std::vector<std::int64_t> kv_shape = {layer.rows, layer.kv_heads, layer.head_dim};
-  expect(file, k, kv_shape, q.dtype);
-  expect(file, file.tensor("v"), kv_shape, q.dtype);
-  if (layer.has_retrieval_queries) expect(file, file.tensor("landmark_q"), q.shape, q.dtype);
+  expect_tensor(file, k, kv_shape, q.dtype);
+  expect_tensor(file, file.tensor("v"), kv_shape, q.dtype);
+  if (layer.has_retrieval_queries) expect_tensor(file, file.tensor("landmark_q"), q.shape, q.dtype);
   return layer;
 }
 

@@ -23,6 +23,10 @@ std::string shape_text(const std::vector<std::int64_t>& shape);
 void expect_shape(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
                   const std::vector<std::int64_t>& shape);
 
+// That shape, and the dtype of q.
+void expect_tensor(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
+                   const std::vector<std::int64_t>& shape, const std::string& dtype_of_q);
+
 // I32 or I64.
 void expect_integers(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
 std::vector<std::int64_t> read_integers(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);

@@ -32,15 +32,18 @@ using partition::SequenceGrid;
 constexpr int kBlockRegion = 0;
 constexpr int kLandmarkRegion = 1;
 
-// The landmark query of chunks of the shard: the retrieval query at the chunk's last slot.
+// The landmark queries of chunks of the shard: those of their own where the layer brings some, else the retrieval
+// queries at the chunks' last slots.
 std::vector<std::byte> landmark_rows(const SequenceGrid& grid, const partition::Layout& layout,
-                                     std::span<const ChunkId> chunks, const RowsView& retrieval) {
-  const std::int64_t row_bytes = retrieval.heads * retrieval.head_dim * size_of(retrieval.dtype);
+                                     std::span<const ChunkId> chunks, const LayerShard& shard) {
+  const bool own = shard.landmark_queries().rows > 0;
+  const RowsView from = own ? shard.landmark_queries() : shard.retrieval_queries();
+  const std::int64_t row_bytes = from.heads * from.head_dim * size_of(from.dtype);
   std::vector<std::byte> rows(chunks.size() * static_cast<std::size_t>(row_bytes));
   for (std::size_t n = 0; n < chunks.size(); ++n) {
     const std::int64_t last_row = layout.first_row(chunks[n]) + grid.tokens_of(chunks[n]).size() - 1;
-    std::memcpy(rows.data() + n * static_cast<std::size_t>(row_bytes), retrieval.row(last_row, 0),
-                static_cast<std::size_t>(row_bytes));
+    std::memcpy(rows.data() + n * static_cast<std::size_t>(row_bytes),
+                from.row(own ? layout.slot(chunks[n]) : last_row, 0), static_cast<std::size_t>(row_bytes));
   }
   return rows;
 }
@@ -104,14 +107,13 @@ class Prefill {
     LandmarkTable landmarks(shape, grid_, layout_, rank_, arena);
     if (!policy_.selects()) return landmarks;
     std::fill(landmarks.own_records().begin(), landmarks.own_records().end(), 0.0f);
-    const RowsView retrieval = shard_.retrieval_queries();
     const auto record = static_cast<std::size_t>(shape.record_floats());
     const auto has_rows = [&](ChunkId chunk) { return layout_.has_rows(chunk); };
     for (auto first = std::find_if(chunks.begin(), chunks.end(), has_rows); first != chunks.end();) {
       const auto end = std::find_if_not(first, chunks.end(), has_rows);
       const std::span<const ChunkId> run(first, end);
-      const std::vector<std::byte> rows = landmark_rows(grid_, layout_, run, retrieval);
-      const RowsView queries{rows.data(), retrieval.dtype, std::ssize(run), retrieval.heads, retrieval.head_dim};
+      const std::vector<std::byte> rows = landmark_rows(grid_, layout_, run, shard_);
+      const RowsView queries{rows.data(), problem_.dtype, std::ssize(run), problem_.heads, problem_.head_dim};
       const auto slot = static_cast<std::size_t>(first - chunks.begin());
       kernels::build_landmarks(problem_, policy_.scorer, grid_, run, queries, table_,
                                landmarks.own_records().subspan(slot * record, run.size() * record), options_.threads);

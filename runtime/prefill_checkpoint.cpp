@@ -41,6 +41,7 @@ std::uint32_t checksum_of_input(const AttentionProblem& problem, const LayerShar
   const auto add = [&](const RowsView& rows) { checksum = kvstore::crc32c({rows.data, size(rows.bytes())}, checksum); };
   add(shard.queries());
   if (shard.retrieval_queries().data != shard.queries().data) add(shard.retrieval_queries());
+  if (shard.landmark_queries().rows > 0) add(shard.landmark_queries());
   add(shard.keys());
   add(shard.values());
   return checksum;

@@ -31,6 +31,27 @@ std::vector<double> gather_rows(comm::Communicator& communicator, const partitio
   return kernels::reference::widen({sequence.data(), own.dtype, tokens, own.heads, own.head_dim});
 }
 
+// The landmark queries of all ranks' chunks by chunk id, or nothing where no rank has any.
+std::vector<double> gather_landmark_queries(comm::Communicator& communicator, const partition::Layout& layout,
+                                            const RowsView& own) {
+  const auto shards = communicator.gather_bytes("gather the layer", {own.data, static_cast<std::size_t>(own.bytes())});
+  std::size_t bytes = 0;
+  std::int64_t chunks = 0;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    bytes += shards[static_cast<std::size_t>(rank)].size();
+    chunks += std::ssize(layout.chunks_of(RankId(rank)));
+  }
+  if (bytes == 0) return {};
+  const std::size_t chunk_bytes = bytes / static_cast<std::size_t>(chunks);
+  std::vector<std::byte> all(bytes);
+  for (ChunkId chunk(0); chunk < ChunkId(chunks); ++chunk) {
+    const std::byte* const shard = shards[static_cast<std::size_t>(layout.owner(chunk).value())].data();
+    std::memcpy(all.data() + static_cast<std::size_t>(chunk.value()) * chunk_bytes,
+                shard + static_cast<std::size_t>(layout.slot(chunk)) * chunk_bytes, chunk_bytes);
+  }
+  return kernels::reference::widen({all.data(), own.dtype, chunks, own.heads, own.head_dim});
+}
+
 std::vector<float> round_to_float(const std::vector<double>& values) { return {values.begin(), values.end()}; }
 
 }  // namespace
@@ -46,6 +67,7 @@ PrefillResult reference_prefill(comm::Communicator& communicator, const Attentio
     layer.retrieval_q = gather_rows(communicator, layout, problem.tokens, shard.retrieval_queries());
     layer.k = gather_rows(communicator, layout, problem.tokens, shard.keys());
     layer.v = gather_rows(communicator, layout, problem.tokens, shard.values());
+    layer.landmark_q = gather_landmark_queries(communicator, layout, shard.landmark_queries());
   }
   const auto span = result.clock.time("attend");
   const std::vector<TokenId> tokens = layout.tokens_of(RankId(communicator.rank()));

@@ -30,6 +30,10 @@ class Rows {
   const double* retrieval(TokenId i, std::int64_t h) const {
     return row(layer_.policy.scorer == Scorer::kHils ? layer_.retrieval_q : layer_.q, i, h, layer_.problem.heads);
   }
+  const double* landmark_query(ChunkId chunk, std::int64_t h) const {
+    if (layer_.landmark_q.empty()) return retrieval(grid_.landmark_slot(chunk), h);
+    return layer_.landmark_q.data() + (chunk.value() * layer_.problem.heads + h) * layer_.problem.head_dim;
+  }
   const double* key(TokenId j, std::int64_t h) const { return row(layer_.k, j, kv_head(h), layer_.problem.kv_heads); }
   const double* value(TokenId j, std::int64_t h) const { return row(layer_.v, j, kv_head(h), layer_.problem.kv_heads); }
 
@@ -239,7 +243,7 @@ Landmark landmark_of(const Layer& layer, const SequenceGrid& grid, ChunkId chunk
   const std::vector<TokenId> keys = rows.chunk_keys(chunk);
   std::vector<double> logits(keys.size(), 0.0);  // mean: a zero landmark query
   if (layer.policy.scorer == Scorer::kHils) {
-    const double* landmark_query = rows.retrieval(grid.landmark_slot(chunk), head);
+    const double* landmark_query = rows.landmark_query(chunk, head);
     for (std::size_t n = 0; n < keys.size(); ++n) {
       logits[n] = layer.problem.scale * dot(landmark_query, rows.key(keys[n], head), layer.problem.head_dim);
     }

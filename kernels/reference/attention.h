@@ -22,6 +22,7 @@ struct Layer {
   std::vector<double> retrieval_q;  // [N, H, d] retrieval queries q~; row landmark_slot(c) is the landmark query q'_c
   std::vector<double> k;            // [N, Hkv, d]
   std::vector<double> v;            // [N, Hkv, d]
+  std::vector<double> landmark_q = {};  // [chunks, H, d] landmark queries q'_c that are no rows; empty: they are
 };
 
 std::vector<double> widen(const RowsView& rows);

@@ -26,7 +26,7 @@ const std::vector<std::string> all_options = {
     "log-dir",    "heads",      "kv-heads",    "head-dim",      "needles",     "agreement", "topics",
     "dtype",      "help",       "kernels",     "fetch",         "share-gpu",   "trace",     "memory-plan",
     "rope",       "rope-theta", "rope-factor", "rope-original", "rope-layout", "rope-dims", "rope-periods",
-    "rope-ratio", "reuse"};
+    "rope-ratio", "reuse",      "recall",      "landmark-query"};
 
 // The error line of parsing, or "" when there is none.
 std::string error_of(const Arguments& arguments, const Environment& environment = {}) {

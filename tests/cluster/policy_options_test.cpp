@@ -137,5 +137,38 @@ TEST(PolicyOptions, dense_takes_its_own_merges_and_refuses_what_chooses) {
   EXPECT_EQ(refusal_of({"--ulysses-ranks", "2"}), "--ulysses-ranks = 2 has no meaning with --policy hils");
 }
 
+TEST(RecallOptions, are_a_share_of_the_queries_of_the_sparse_engine) {
+  EXPECT_EQ(parse({}).recall, std::nullopt);
+  EXPECT_EQ(parse({"--recall", "0.25"}).recall, 0.25);
+  EXPECT_EQ(parse({"--recall", "1", "--policy", "window"}).recall, 1.0);
+  EXPECT_EQ(refusal_of({"--recall", "0"}), "--recall = 0 is not a number above 0 and at most 1");
+  EXPECT_EQ(refusal_of({"--recall", "1", "--policy", "dense"}), "--recall = 1 has no meaning with --policy dense");
+  EXPECT_EQ(refusal_of({"--recall", "1", "--backend", "cuda"}),
+            "--recall = 1 does not go with --backend cuda; limit: cpu");
+}
+
+TEST(LandmarkOptions, need_a_tensor_and_landmarks_that_nobody_keeps) {
+  const auto of_file = [](Arguments arguments) {
+    arguments.insert(arguments.begin(), {"--input", "layer.safetensors", "--landmark-query", "shared"});
+    try {
+      return std::string(name_of(parse_prefill_options(arguments, {}).landmark_query));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(parse({}).landmark_query, runtime::LandmarkQuery::kSlot);
+  EXPECT_EQ(of_file({}), "shared");
+  EXPECT_EQ(of_file({"--backend", "reference"}), "shared");
+  EXPECT_EQ(of_file({"--policy", "mean"}), "--landmark-query = shared has no meaning with --policy mean");
+  EXPECT_EQ(of_file({"--policy", "dense"}), "--landmark-query = shared has no meaning with --policy dense");
+  EXPECT_EQ(of_file({"--snapshot", "kept"}),
+            "--landmark-query = shared does not go with --snapshot: decoding builds landmarks of slots");
+  EXPECT_EQ(of_file({"--backend", "cuda"}),
+            "--landmark-query = shared does not go with --backend cuda: limit: cpu or reference");
+  EXPECT_EQ(refusal_of({"--landmark-query", "chunk"}),
+            "--landmark-query = chunk does not go with --planted: a generated layer has no such tensor");
+  EXPECT_EQ(refusal_of({"--landmark-query", "token"}), "--landmark-query = token is not one of slot, chunk, shared");
+}
+
 }  // namespace
 }  // namespace ringmark::cluster

@@ -17,6 +17,7 @@ class Document:
     logit_cap: float = 0.0
     alibi: bool = False
     sink_logits: np.ndarray = None  # [H]
+    chunk_landmark_q: np.ndarray = None  # [full chunks, H, d]: landmark queries that are no rows
 
     @property
     def tokens(self):
@@ -141,7 +142,8 @@ def score(document, policy, h, c, tokens):
     landmark = (c + 1) * document.chunk - 1
     members = k[tokens]
     if policy.name == "hils":
-        z = a * members @ document.landmark_q[landmark, h]
+        own = document.chunk_landmark_q
+        z = a * members @ (document.landmark_q[landmark, h] if own is None else own[c, h].astype(float))
         p = softmax(z, log_sum_exp(z)).ravel()
         entropy = -np.sum(p[p > 0] * np.log(p[p > 0]))
         return a * document.landmark_q[:, h] @ (p @ members) + entropy

@@ -45,6 +45,12 @@ runtime::LayerShard TestLayer::shard(const partition::Layout& layout, RankId ran
   take(k, runs, problem.tokens, shard.k());
   take(v, runs, problem.tokens, shard.v());
   if (!retrieval_q.empty()) take(retrieval_q, runs, problem.tokens, shard.retrieval_q());
+  if (landmark_q.empty()) return shard;
+  const std::int64_t bytes = problem.heads * problem.head_dim * size_of(problem.dtype);
+  for (const ChunkId chunk : layout.chunks_of(rank)) {
+    const auto begin = landmark_q.begin() + chunk.value() * bytes;
+    shard.landmark_q().insert(shard.landmark_q().end(), begin, begin + bytes);
+  }
   return shard;
 }
 
@@ -53,12 +59,15 @@ kernels::reference::Layer TestLayer::widened() const {
   const auto view = [&](const std::vector<std::byte>& bytes, std::int64_t heads) {
     return RowsView{bytes.data(), problem.dtype, problem.tokens, heads, problem.head_dim};
   };
+  const std::int64_t rows_of_landmarks =
+      std::ssize(landmark_q) / (problem.heads * problem.head_dim * size_of(problem.dtype));
   return {problem,
           policy,
           widen(view(q, problem.heads)),
           widen(view(retrieval_q.empty() ? q : retrieval_q, problem.heads)),
           widen(view(k, problem.kv_heads)),
-          widen(view(v, problem.kv_heads))};
+          widen(view(v, problem.kv_heads)),
+          widen({landmark_q.data(), problem.dtype, rows_of_landmarks, problem.heads, problem.head_dim})};
 }
 
 std::vector<TokenId> TestLayer::tokens() const {

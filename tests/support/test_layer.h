@@ -22,6 +22,7 @@ struct TestLayer {
   AttentionProblem problem;
   AttentionPolicy policy;
   std::vector<std::byte> q, retrieval_q, k, v;  // whole sequence; retrieval_q empty: same as q
+  std::vector<std::byte> landmark_q = {};       // [chunks, H, d] landmark queries that are no rows; empty: they are
 
   runtime::LayerShard shard(const partition::Layout& layout, RankId rank) const;
   kernels::reference::Layer widened() const;

@@ -1,0 +1,44 @@
+#include "cluster/landmark_options.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "cluster/option_values.h"
+#include "core/error.h"
+
+namespace ringmark::cluster {
+namespace {
+
+using runtime::LandmarkQuery;
+
+constexpr std::array kQueries = {LandmarkQuery::kSlot, LandmarkQuery::kChunk, LandmarkQuery::kShared};
+
+}  // namespace
+
+OptionGroup landmark_options() {
+  OptionGroup group("Landmarks of hils");
+  group.add("landmark-query", "NAME",
+            "where the landmark query of a chunk comes from: slot (the retrieval query at its last slot), chunk (the "
+            "tensor chunk_landmark_q, one a full chunk) or shared (the tensor shared_landmark_q, one for all) "
+            "(default: slot)");
+  return group;
+}
+
+LandmarkQuery read_landmark_query(const OptionValues& values) {
+  const auto from = read_choice<LandmarkQuery>(values, "landmark-query", kQueries,
+                                               [](LandmarkQuery query) { return name_of(query); });
+  if (!from || *from == LandmarkQuery::kSlot) return LandmarkQuery::kSlot;
+  const OptionValue* const given = find_value(values, "landmark-query");
+  const auto refuse = [&](const char* name, const char* why) {
+    fail_bad_input(fmt::format("{} = {} does not go with --{}: {}", given->origin, given->text, name, why));
+  };
+  if (find_value(values, "planted") != nullptr) refuse("planted", "a generated layer has no such tensor");
+  if (find_value(values, "reuse") != nullptr) refuse("reuse", "a snapshot does not say how its landmarks were built");
+  if (find_value(values, "snapshot") != nullptr) refuse("snapshot", "decoding builds landmarks of slots");
+  const OptionValue* const backend = find_value(values, "backend");
+  if (backend != nullptr && backend->text == "cuda") refuse("backend cuda", "limit: cpu or reference");
+  return *from;
+}
+
+}  // namespace ringmark::cluster

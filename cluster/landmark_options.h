@@ -1,0 +1,15 @@
+// `--landmark-query NAME`: where the landmark query of a chunk comes from.
+#pragma once
+
+#include "cluster/option_group.h"
+#include "cluster/option_layers.h"
+#include "runtime/landmark_queries.h"
+
+namespace ringmark::cluster {
+
+OptionGroup landmark_options();
+// Throws Error(kBadInput) where the queries cannot come from elsewhere than the slots: a generated layer, a GPU, and
+// what is kept in a snapshot, which does not say how its landmarks were built.
+runtime::LandmarkQuery read_landmark_query(const OptionValues& values);
+
+}  // namespace ringmark::cluster
