@@ -31,6 +31,7 @@ std::string report_table(const DenseReport& r) {
   row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
   row("policy", fmt::format("dense: every key up to the query, chunk {}{}", p.chunk_size,
                             p.landmark_slots ? " with landmark slot" : ""));
+  if (const std::string logits = logits_text(p); !logits.empty()) row("logits", logits);
   if (r.positions) row("positions", positions_text(*r.positions, p));
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",

@@ -1,7 +1,10 @@
 #include "cluster/layer_source.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
+#include "core/error.h"
 #include "runtime/landmark_queries.h"
 #include "runtime/layer_positions.h"
 
@@ -18,6 +21,10 @@ LayerSource::LayerSource(const PrefillOptions& options) {
 void LayerSource::open_file(const PrefillOptions& options) {
   runtime::LayerOverrides overrides{options.chunk,        options.policy.window, options.policy.topk,
                                     options.policy.sinks, options.scale,         {}};
+  overrides.scorer = Scorer::kNone;  // the policy of the options comes after
+  overrides.logit_cap = options.logits.cap;
+  if (options.logits.alibi) overrides.alibi = true;
+  overrides.softmax_zero = options.logits.softmax_zero;
   if (!options.cu_seqlens.empty()) overrides.cu_seqlens = options.cu_seqlens;
   file_ = std::make_unique<runtime::LayerFile>(options.input, overrides);
   problem_ = file_->problem();
@@ -27,6 +34,23 @@ void LayerSource::open_file(const PrefillOptions& options) {
   encoding_ = options.positions;
   runtime::check_encoding(encoding_, problem_, file_->has_positions());
   problem_.scale = static_cast<float>(double{problem_.scale} * kernels::scale_gain(encoding_));
+  caches_sinks_ = caches_sinks(options);
+}
+
+// Sinks stand at their place in the cache where they and the window are all that a rotated query sees, unless it is
+// asked otherwise.
+bool LayerSource::caches_sinks(const PrefillOptions& options) const {
+  const bool usual = encoding_.rotates() && policy_.sinks > 0 && policy_.edge == WindowEdge::kToken;
+  const SinkPositions positions =
+      options.logits.sink_positions.value_or(usual ? SinkPositions::kCache : SinkPositions::kText);
+  if (positions == SinkPositions::kText) return false;
+  const auto refuse = [](const std::string& why) { fail_bad_input("sink-positions = cache " + why); };
+  if (policy_.sinks == 0) refuse("has no meaning with sinks = 0");
+  if (policy_.selects())
+    refuse(fmt::format("does not go with scorer = {}: the chunks between are not cut out", name_of(policy_.scorer)));
+  if (problem_.alibi) refuse("does not go with alibi = 1, which counts distances in the text");
+  if (file_->has_positions()) refuse("does not go with the tensor positions of the input; limit: text");
+  return true;
 }
 
 void LayerSource::plant(const PrefillOptions& options) {
@@ -41,6 +65,9 @@ void LayerSource::plant(const PrefillOptions& options) {
   problem_.cu_seqlens = options.cu_seqlens;
   const double usual_scale = 1.0 / std::sqrt(static_cast<double>(planted.head_dim));
   problem_.scale = static_cast<float>(options.scale.value_or(usual_scale));
+  problem_.logit_cap = static_cast<float>(options.logits.cap.value_or(0.0));
+  problem_.alibi = options.logits.alibi;
+  if (options.logits.softmax_zero) problem_.sink_logits.assign(static_cast<std::size_t>(planted.heads), 0.0f);
   problem_.validate();
   apply_policy(options.policy);
   planted_ = std::make_unique<runtime::PlantedLayer>(
@@ -48,7 +75,11 @@ void LayerSource::plant(const PrefillOptions& options) {
 }
 
 void LayerSource::apply_policy(const PolicyOptions& options) {
-  if (is_sparse_engine_policy(options.name)) policy_ = options.apply(policy_);
+  if (is_sparse_engine_policy(options.name)) {
+    policy_ = options.apply(policy_);
+  } else {
+    policy_.scorer = Scorer::kNone;
+  }
   policy_.validate(problem_);
 }
 
@@ -58,7 +89,7 @@ std::vector<std::int64_t> LayerSource::token_ids() const {
 
 std::optional<PositionReport> LayerSource::positions() const {
   if (!encoding_.rotates()) return std::nullopt;
-  return PositionReport{encoding_, file_->has_positions()};
+  return PositionReport{encoding_, file_->has_positions(), caches_sinks_};
 }
 
 runtime::LayerShard LayerSource::shard(const partition::Layout& layout, RankId rank, int threads) const {
@@ -68,6 +99,9 @@ runtime::LayerShard LayerSource::shard(const partition::Layout& layout, RankId r
     const std::vector<TokenId> tokens = layout.tokens_of(rank);
     const auto positions =
         file_->has_positions() ? file_->positions(layout, rank) : runtime::positions_in_documents(problem_, tokens);
+    if (caches_sinks_) {
+      runtime::make_sink_queries(encoding_, problem_, {problem_, policy_}, tokens, shard, threads);
+    }
     runtime::rotate_rows(encoding_, tokens, positions, shard, threads);
     const partition::SequenceGrid grid(problem_, policy_);
     runtime::rotate_landmark_queries(encoding_, grid, layout, rank, positions, shard, threads);

@@ -30,6 +30,8 @@ class LayerSource {
   std::vector<std::int64_t> token_ids() const;
   bool has_retrieval_queries() const { return file_ != nullptr && file_->has_retrieval_queries(); }
 
+  // Whether shards have sink queries, those of StreamingLLM.
+  bool caches_sinks() const { return caches_sinks_; }
   // How the shard's rows are rotated; nothing where they are taken as they are.
   std::optional<PositionReport> positions() const;
   runtime::LayerShard shard(const partition::Layout& layout, RankId rank, int threads) const;
@@ -43,12 +45,14 @@ class LayerSource {
   void open_file(const PrefillOptions& options);
   void plant(const PrefillOptions& options);
   void apply_policy(const PolicyOptions& options);
+  bool caches_sinks(const PrefillOptions& options) const;
 
   std::unique_ptr<runtime::LayerFile> file_;
   std::unique_ptr<runtime::PlantedLayer> planted_;
   AttentionProblem problem_;
   AttentionPolicy policy_;
   kernels::PositionEncoding encoding_;
+  bool caches_sinks_ = false;
 };
 
 }  // namespace ringmark::cluster

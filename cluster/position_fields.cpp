@@ -19,6 +19,7 @@ std::string positions_text(const PositionReport& report, const AttentionProblem&
   if (encoding.original_length > 0) text += fmt::format(", original {}", encoding.original_length);
   text += fmt::format(", {}, {} of {} elements, ids of the {}", name_of(encoding.layout),
                       encoding.rotary_dim_of(problem.head_dim), problem.head_dim, ids_text(report));
+  if (report.cached_sinks) text += ", sinks at their place in the cache";
   const double gain = scale_gain(encoding);
   if (gain != 1.0) text += fmt::format("; scale {:.6g} with gain {:.6g}", problem.scale, gain);
   return text;
@@ -34,6 +35,7 @@ nlohmann::ordered_json positions_json(const PositionReport& report, const Attent
   json["layout"] = name_of(encoding.layout);
   json["rotary_dim"] = encoding.rotary_dim_of(problem.head_dim);
   json["ids"] = ids_text(report);
+  json["sinks"] = report.cached_sinks ? "cache" : "text";
   json["scale_gain"] = scale_gain(encoding);
   return json;
 }

@@ -12,6 +12,7 @@ namespace ringmark::cluster {
 struct PositionReport {
   kernels::PositionEncoding encoding;
   bool own_positions = false;  // the input has the tensor `positions`
+  bool cached_sinks = false;   // sinks below the window are at their place in the cache
 };
 
 // One line; `problem` has the scale with YaRN's gain.

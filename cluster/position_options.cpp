@@ -61,8 +61,7 @@ void check_input(const OptionValues& values, PositionKind kind) {
   if (kind == PositionKind::kNone) return;
   const OptionValue* const rope = find_value(values, "rope");
   if (kind == PositionKind::kAlibi) {
-    fail_bad_input(
-        fmt::format("{} = alibi is a bias of scores, which no kernel adds; limit: the rotations", rope->origin));
+    fail_bad_input(fmt::format("{} = alibi is a bias of logits and no rotation: ask for it by --alibi", rope->origin));
   }
   if (find_value(values, "planted") == nullptr) return;
   fail_bad_input(fmt::format("{} = {} does not go with --planted: its needles are found without positions",

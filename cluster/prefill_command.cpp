@@ -113,6 +113,7 @@ class PrefillCommand {
       if (reuses()) share.rows -= prefix_->report().tokens / ranks_.size();
       check_memory(share, runtime::Merge::kScores);
       if (!options_.output.empty() && rank_ == RankId(0)) check_output();
+      if (!options_.snapshot.empty()) check_snapshot();
       if (!options_.snapshot.empty() && rank_ == RankId(0)) {
         kvstore::check_snapshot_folder(options_.snapshot,
                                        kvstore::snapshot_bytes(problem(), policy(), options_.kv_format));
@@ -139,6 +140,12 @@ class PrefillCommand {
     }
   }
 
+  void check_snapshot() const {
+    kvstore::check_can_be_kept(problem(), policy());
+    if (source_->caches_sinks())
+      fail_bad_input("sink-positions = cache cannot be kept: a snapshot has no place for it");
+  }
+
   void leave_out_reused() {
     const runtime::ReusedChunks reused = prefix_->chunks();
     *layout_ = partition::leave_out(std::move(*layout_), reused.chunks());
@@ -153,9 +160,15 @@ class PrefillCommand {
     const bool retrieval = source_->has_retrieval_queries();
     if (on_gpu()) return gpu_->plan(problem(), policy(), *grid_, shard, retrieval, merge);
     if (options_.backend == kernels::Backend::kReference) {
-      return runtime::plan_reference_memory(problem(), policy(), shard);
+      runtime::MemoryPlan plan = runtime::plan_reference_memory(problem(), policy(), shard);
+      if (source_->caches_sinks())
+        plan.items.push_back({"sink queries", query_bytes(problem().tokens, sizeof(double))});
+      return plan;
     }
     runtime::MemoryPlan plan = runtime::plan_memory(problem(), policy(), shard, retrieval, merge, engine_);
+    if (source_->caches_sinks()) {
+      plan.items.push_back({"sink queries", query_bytes(shard.rows, size_of(problem().dtype))});
+    }
     plan.spill("blocks", options_.spill());
     if (prefix_) plan.items.push_back({"kept prefixes", prefix_->bytes()});
     if (!options_.snapshot.empty()) {
@@ -169,6 +182,9 @@ class PrefillCommand {
       plan.items.push_back({"recall", runtime::recall_bytes(problem(), policy(), ranks_.size(), *options_.recall)});
     }
     return plan;
+  }
+  std::int64_t query_bytes(std::int64_t rows, std::int64_t element) const {
+    return rows * problem().heads * problem().head_dim * element;
   }
   void check_memory(const runtime::ShardSize& shard, runtime::Merge merge) const {
     runtime::check_memory(plan_memory(shard, merge), limit_, rank_);

@@ -278,6 +278,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   read_snapshot(values, options);
   options.positions = read_position_encoding(values);
   options.landmark_query = read_landmark_query(values);
+  options.logits = read_logit_options(values);
   read_reuse(values, options);
   options.recall = read_recall(values, options.policy.name, options.backend);
   return options;
@@ -286,8 +287,8 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
 po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
   for (const OptionGroup& group :
-       {input_options(), policy_options(), landmark_options(), dense_options(), position_options(), execution_options(),
-        gpu_options(), output_options(), recall_options(), planted_options()}) {
+       {input_options(), policy_options(), landmark_options(), dense_options(), logit_options(), position_options(),
+        execution_options(), gpu_options(), output_options(), recall_options(), planted_options()}) {
     all.add(group.options());
   }
   return all;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/dense_options.h"
+#include "cluster/logit_options.h"
 #include "cluster/option_layers.h"
 #include "cluster/policy_options.h"
 #include "cluster/run_options.h"
@@ -57,6 +58,7 @@ struct PrefillOptions : RunOptions {
   PolicyOptions policy;
   runtime::LandmarkQuery landmark_query = runtime::LandmarkQuery::kSlot;
   kernels::PositionEncoding positions;  // kind none: the input has its positions
+  LogitOptions logits;
 
   std::optional<DenseOptions> dense;  // set: exact causal attention, which chooses nothing
   runtime::Merge merge = runtime::Merge::kAuto;

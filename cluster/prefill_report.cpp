@@ -65,6 +65,7 @@ std::string report_table(const PrefillReport& r) {
   if (r.landmark_query != runtime::LandmarkQuery::kSlot) {
     row("landmark queries", r.landmark_query == runtime::LandmarkQuery::kChunk ? "one a chunk" : "one for all chunks");
   }
+  if (const std::string logits = logits_text(p); !logits.empty()) row("logits", logits);
   if (r.positions) row("positions", positions_text(*r.positions, p));
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",

@@ -75,6 +75,10 @@ void AttentionPolicy::validate(const AttentionProblem& problem) const {
   check_range("sinks", sinks, 0, kMaxTokens);
   if (edge != WindowEdge::kChunk && selects())
     fail_bad_input("a window that begins inside a chunk does not go with a choice of chunks");
+  if (problem.alibi && selects()) {
+    fail_bad_input("alibi = 1 does not go with scorer = " + std::string(name_of(scorer)) +
+                   ": the bias of a chunk of keys is none of its score; limit: policies that choose no chunks");
+  }
   if (edge == WindowEdge::kToken) check_range("window", window, 1, kMaxTokens);
   if (edge == WindowEdge::kSegment) check_range("segment", segment, 1, kMaxTokens);
   if (scorer == Scorer::kQuest && fusion == Fusion::kHierarchical)
@@ -96,6 +100,14 @@ void AttentionPolicy::expect_usual_choice(std::string_view user) const {
   if (scorer == Scorer::kLandmark || scorer == Scorer::kQuest) refuse("scorer", name_of(scorer), "hils, mean, oracle");
   if (choice != Choice::kGroup) refuse("choice", name_of(choice), "group");
   if (fusion != Fusion::kHierarchical) refuse("fusion", name_of(fusion), "hierarchical");
+}
+
+std::string beyond_plain_logits(const AttentionProblem& problem, const AttentionPolicy& policy) {
+  if (problem.logit_cap > 0.0f) return "logit_cap = " + std::to_string(problem.logit_cap);
+  if (problem.alibi) return "alibi = 1";
+  if (!problem.sink_logits.empty()) return "sink_logits = " + std::to_string(problem.sink_logits.front()) + ", ...";
+  if (policy.edge != WindowEdge::kChunk) return "edge = " + std::string(name_of(policy.edge));
+  return "";
 }
 
 std::string_view name_of(Scorer scorer) {

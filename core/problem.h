@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -98,5 +99,9 @@ struct AttentionPolicy {
   // Error(kBadInput) naming what is asked besides; `user` is what it does not go with.
   void expect_usual_choice(std::string_view user) const;
 };
+
+// The first field, as "name = value", by which a layer asks for more than scaled products as its logits and windows
+// that begin at chunks; empty when it asks for no more. For what knows nothing else: it refuses the layer by that name.
+std::string beyond_plain_logits(const AttentionProblem& problem, const AttentionPolicy& policy);
 
 }  // namespace ringmark

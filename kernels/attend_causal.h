@@ -15,11 +15,12 @@ namespace ringmark::kernels {
 
 // Rows that attend: `tokens` are their ids; `groups` say which kv head of the block table each query head reads.
 struct CausalQueries {
-  const AttentionProblem& problem;  // scale, chunk size and landmark slots count; heads are those of `groups`
+  const AttentionProblem& problem;  // of the layer; heads that attend are those of `groups`
   const partition::SequenceGrid& grid;
   RowsView queries;  // [rows, heads, d]
   std::span<const TokenId> tokens;
   std::span<const HeadGroup> groups;
+  std::int64_t first_head = 0;  // the number, in the layer, of head 0 of the queries: ALiBi's slopes go by it
 };
 
 // What rows have gathered so far.

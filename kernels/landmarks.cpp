@@ -15,7 +15,7 @@ LandmarkShape LandmarkShape::of(const AttentionProblem& problem, Scorer scorer) 
   switch (scorer) {
     case Scorer::kHils: return {problem.heads, 1, problem.head_dim};
     case Scorer::kMean: return {problem.kv_heads, 1, problem.head_dim};
-    case Scorer::kOracle: return {problem.kv_heads, problem.chunk_size, problem.head_dim};
+    case Scorer::kOracle: return {problem.kv_heads, problem.chunk_size, problem.head_dim, problem.logit_cap};
     case Scorer::kLandmark: return {problem.kv_heads, 1, problem.head_dim};
     case Scorer::kQuest: return {problem.kv_heads, 1, 2 * problem.head_dim};
     case Scorer::kNone: return {0, 1, problem.head_dim};

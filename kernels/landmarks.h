@@ -3,7 +3,7 @@
 // A landmark record is, for one chunk, fp32 and contiguous:
 //     keys [landmark heads][vectors][head_dim], then bias [landmark heads].
 // The score of chunk c for query i and head h is
-//     s = bias + logsumexp over vectors v of (scale * q_i . key_v),
+//     s = bias + logsumexp over vectors v of (scale * q_i . key_v),  for oracle each capped first when there is a cap,
 // with one vector for all but oracle (so the logsumexp is the dot product itself).
 //     hils    one landmark per query head: p = softmax_j(scale q'_c.k_j), key = sum p_j k_j, bias = -sum p_j ln p_j
 //     mean    one per kv head: key = mean of the chunk's keys, bias = ln(number of keys)
@@ -32,6 +32,7 @@ struct LandmarkShape {
   std::int64_t heads = 0;     // landmark heads: H (hils) or Hkv (the others)
   std::int64_t vectors = 1;   // keys a landmark
   std::int64_t head_dim = 0;  // components of a key: d, 2 d for quest
+  float logit_cap = 0.0f;     // of the oracle, whose products are the logits themselves; 0: none
 
   static LandmarkShape of(const AttentionProblem& problem, Scorer scorer);
   std::int64_t record_floats() const { return heads * (vectors * head_dim + 1); }

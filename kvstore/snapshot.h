@@ -40,8 +40,12 @@ struct SnapshotContents {
   std::vector<KeptChunk> chunks;  // of this rank, ascending
 };
 
-// What all shards of a snapshot hold together, without headers and manifest. Throws Error(kBadInput) for a policy that
-// a manifest does not know.
+// Throws Error(kBadInput) naming the field of a layer that a manifest has no place for: read again, the layer would be
+// another one.
+void check_can_be_kept(const AttentionProblem& problem, const AttentionPolicy& policy);
+
+// What all shards of a snapshot hold together, without headers and manifest. Throws Error(kBadInput) for a layer that
+// check_can_be_kept() refuses.
 std::int64_t snapshot_bytes(const AttentionProblem& problem, const AttentionPolicy& policy, BlockFormat format);
 
 // Throws Error when so many bytes could not be written into `folder` as things stand: no folder and none to make it in,

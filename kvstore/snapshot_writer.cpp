@@ -282,8 +282,14 @@ void check_snapshot_folder(const fs::path& folder, std::int64_t bytes) {
   }
 }
 
+void check_can_be_kept(const AttentionProblem& problem, const AttentionPolicy& policy) {
+  const std::string field = beyond_plain_logits(problem, policy);
+  if (!field.empty()) fail_bad_input(field + " cannot be kept: a snapshot has no place for it");
+}
+
 std::uint64_t write_snapshot(comm::Communicator& communicator, const fs::path& folder,
                              const SnapshotContents& contents) {
+  check_can_be_kept(contents.problem, contents.policy);
   return SnapshotWriter(communicator, folder, contents).write();
 }
 

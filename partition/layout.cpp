@@ -56,12 +56,12 @@ std::vector<std::int32_t> deal(const SequenceGrid& grid, int ranks, Balance bala
 }
 
 std::int64_t pairs_of(const SequenceGrid& grid, TokenId query) {
-  const std::int64_t window_chunks = (grid.window_of(query).size() + grid.chunk_size() - 1) / grid.chunk_size();
+  const std::int64_t window_chunks = grid.chunk_of(query) + 1 - grid.chunk_of(grid.window_of(query).begin);
   return window_chunks + grid.eligible(query).size();
 }
 
-// The pairs of all queries of one chunk. They follow from the start of the window, which moves at most once inside a
-// chunk: where both ends agree, all do.
+// The pairs of all queries of one chunk. They follow from the chunk in which the window begins, which never falls:
+// where both ends agree, all do.
 std::int64_t pairs_of(const SequenceGrid& grid, Range<TokenId> queries) {
   const std::int64_t first = pairs_of(grid, queries.begin);
   if (first == pairs_of(grid, queries.end - 1)) return first * queries.size();

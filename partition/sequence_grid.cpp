@@ -19,6 +19,8 @@ SequenceGrid::SequenceGrid(const AttentionProblem& problem, const AttentionPolic
       chunk_size_(problem.chunk_size),
       chunk_count_(0),
       window_(policy.window),
+      edge_(policy.edge),
+      segment_(policy.segment),
       sinks_(policy.sinks),
       landmark_slots_(problem.landmark_slots),
       selects_(policy.selects()) {
@@ -74,9 +76,18 @@ bool SequenceGrid::is_key(TokenId token) const {
   return (token - document_of(token).tokens.begin) % chunk_size_ != chunk_size_ - 1;
 }
 
+std::int64_t SequenceGrid::window_start(std::int64_t query) const {
+  switch (edge_) {
+    case WindowEdge::kChunk: return first_window_chunk(query, window_, chunk_size_) * chunk_size_;
+    case WindowEdge::kToken: return std::max<std::int64_t>(0, query - window_ + 1);
+    case WindowEdge::kSegment: return std::max<std::int64_t>(0, query / segment_ * segment_ - window_);
+  }
+  return 0;
+}
+
 Range<TokenId> SequenceGrid::window_of(TokenId query) const {
   const TokenId start = document_of(query).tokens.begin;
-  return {start + first_window_chunk(query - start, window_, chunk_size_) * chunk_size_, query + 1};
+  return {start + window_start(query - start), query + 1};
 }
 
 Range<TokenId> SequenceGrid::sinks_of(TokenId query) const {

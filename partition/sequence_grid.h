@@ -2,8 +2,10 @@
 // Pure arithmetic; every other floor asks here instead of computing positions itself.
 //
 // The chunk grid restarts at every packed document, so that a document gives the same result packed or alone.
-// For one query the sinks, the window and the keys of its eligible chunks are disjoint and together cover every key up
-// to the query, except the keys of chunks that are neither (none when sinks = 0).
+// For one query the sinks, the window and the keys of its eligible chunks are disjoint. Where the policy selects, the
+// window begins at a chunk and together they cover every key up to the query, except the keys of chunks that are
+// neither (none when sinks = 0); elsewhere there is nothing to choose, and keys below the window that are no sinks are
+// not attended.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +47,8 @@ class SequenceGrid {
   // False for landmark slots.
   bool is_key(TokenId token) const;
 
-  // Slots [l(i), i] of the query's document (landmark slots among them are not keys: ask is_key).
+  // Slots [l(i), i] of the query's document, l(i) as WindowEdge says; it does not fall from one query to the next.
+  // Landmark slots among them are not keys: ask is_key.
   Range<TokenId> window_of(TokenId query) const;
   // Sink slots below the window; those inside it belong to window_of.
   Range<TokenId> sinks_of(TokenId query) const;
@@ -53,10 +56,15 @@ class SequenceGrid {
   Range<ChunkId> eligible(TokenId query) const;
 
  private:
+  // The first slot of a query's window; both relative to the document.
+  std::int64_t window_start(std::int64_t query) const;
+
   std::int64_t tokens_;
   std::int64_t chunk_size_;
   std::int64_t chunk_count_;
   std::int64_t window_;
+  WindowEdge edge_;
+  std::int64_t segment_;
   std::int64_t sinks_;
   bool landmark_slots_;
   bool selects_;

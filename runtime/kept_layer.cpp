@@ -79,6 +79,7 @@ KeptLayer::KeptLayer(comm::Communicator& communicator, comm::BlockTransport& tra
       tags_(shape.layer, grid().chunk_count(), shape.problem.kv_heads),
       closing_(BlockShape::of(shape.problem), grid().chunk_count(), shape.problem.kv_heads),
       landmarks_(landmark_shape_, own_landmarks()) {
+  kvstore::check_can_be_kept(shape_.problem, shape_.policy);
   const auto chunks = static_cast<std::int64_t>(layout().chunks_of(rank_).size());
   blocks_ = transport_.expose(chunks * shape_.problem.kv_heads * codec_.encoded_bytes());
   const std::int64_t floats = chunks * landmark_shape_.record_floats();

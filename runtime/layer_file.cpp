@@ -22,6 +22,14 @@ std::vector<std::int64_t> read_cu_seqlens(const SafetensorsFile& file, const Sto
   return read_integers(file, tensor);
 }
 
+std::vector<float> sink_logits_of(const SafetensorsFile& file, std::int64_t heads, bool softmax_zero) {
+  const StoredTensor* const tensor = file.header().find("sink_logits");
+  if (tensor == nullptr) return std::vector<float>(softmax_zero ? static_cast<std::size_t>(heads) : 0, 0.0f);
+  if (softmax_zero) fail_in(file, "softmax-zero does not go with the tensor sink_logits, which says them already");
+  expect_shape(file, *tensor, {heads});
+  return read_floats(file, *tensor);
+}
+
 std::vector<RowRange> rows_of(const partition::Layout& layout, RankId rank) {
   std::vector<RowRange> rows;
   for (const Range<TokenId>& run : layout.token_runs(rank)) rows.push_back({run.begin.value(), run.end.value()});
@@ -49,6 +57,10 @@ LayerFile::LayerFile(const std::string& path, const LayerOverrides& overrides) :
   problem_.landmark_slots = metadata_flag(file_, "landmark_slots").value_or(false);
   const double usual_scale = 1.0 / std::sqrt(static_cast<double>(problem_.head_dim));
   problem_.scale = static_cast<float>(overrides.scale.value_or(metadata_real(file_, "scale").value_or(usual_scale)));
+  problem_.logit_cap =
+      static_cast<float>(overrides.logit_cap.value_or(metadata_real(file_, "logit_cap").value_or(0.0)));
+  problem_.alibi = overrides.alibi.value_or(metadata_flag(file_, "alibi").value_or(false));
+  problem_.sink_logits = sink_logits_of(file_, problem_.heads, overrides.softmax_zero);
   if (overrides.cu_seqlens) {
     problem_.cu_seqlens = *overrides.cu_seqlens;
   } else if (const StoredTensor* documents = file_.header().find("cu_seqlens")) {
@@ -58,6 +70,7 @@ LayerFile::LayerFile(const std::string& path, const LayerOverrides& overrides) :
   policy_.window = overrides.window.value_or(metadata_integer(file_, "window").value_or(usual.window));
   policy_.topk = overrides.topk.value_or(metadata_integer(file_, "topk").value_or(usual.topk));
   policy_.sinks = overrides.sinks.value_or(metadata_integer(file_, "sinks").value_or(usual.sinks));
+  policy_.scorer = overrides.scorer.value_or(usual.scorer);
   try {
     problem_.validate();
     policy_.validate(problem_);

@@ -1,7 +1,7 @@
 // One attention layer in a safetensors file: tensors q [N, H, d], k and v [N, Hkv, d], optionally landmark_q [N, H, d]
-// (retrieval queries; the row of a chunk's last slot is its landmark query), cu_seqlens [documents + 1], token_ids [N]
-// and positions [N]; metadata chunk_size, window, topk, sinks, scale, landmark_slots as defaults. Described in
-// docs/formats.md.
+// (retrieval queries; the row of a chunk's last slot is its landmark query), cu_seqlens [documents + 1], token_ids [N],
+// positions [N] and sink_logits [H]; metadata chunk_size, window, topk, sinks, scale, landmark_slots, logit_cap, alibi
+// as defaults. Described in docs/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,10 @@ struct LayerOverrides {
   std::optional<std::int64_t> chunk_size, window, topk, sinks;
   std::optional<double> scale;
   std::optional<std::vector<std::int64_t>> cu_seqlens;
+  std::optional<Scorer> scorer = {};
+  std::optional<double> logit_cap = {};
+  std::optional<bool> alibi = {};
+  bool softmax_zero = false;  // a sink logit of 0 for every head; not beside the tensor
 };
 
 class LayerFile {
@@ -33,7 +37,7 @@ class LayerFile {
 
   // Validated.
   const AttentionProblem& problem() const { return problem_; }
-  // Scorer is the caller's; the rest is from the file.
+  // Validated.
   const AttentionPolicy& policy() const { return policy_; }
   bool has_retrieval_queries() const { return has_retrieval_queries_; }
 

@@ -1,5 +1,7 @@
 #include "runtime/layer_output.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -21,13 +23,19 @@ std::vector<kvstore::TensorToWrite> result_tensors(const AttentionProblem& probl
 }
 
 std::map<std::string, std::string> policy_metadata(const AttentionProblem& problem, const AttentionPolicy& policy) {
-  return {{"chunk_size", std::to_string(problem.chunk_size)},
-          {"window", std::to_string(policy.window)},
-          {"topk", std::to_string(policy.topk)},
-          {"sinks", std::to_string(policy.sinks)},
-          {"scorer", std::string(name_of(policy.scorer))},
-          {"choice", std::string(name_of(policy.choice))},
-          {"fusion", std::string(name_of(policy.fusion))}};
+  std::map<std::string, std::string> metadata = {{"chunk_size", std::to_string(problem.chunk_size)},
+                                                 {"window", std::to_string(policy.window)},
+                                                 {"topk", std::to_string(policy.topk)},
+                                                 {"sinks", std::to_string(policy.sinks)},
+                                                 {"scorer", std::string(name_of(policy.scorer))},
+                                                 {"choice", std::string(name_of(policy.choice))},
+                                                 {"fusion", std::string(name_of(policy.fusion))}};
+  if (policy.edge != WindowEdge::kChunk) metadata["edge"] = name_of(policy.edge);
+  if (policy.edge == WindowEdge::kSegment) metadata["segment"] = std::to_string(policy.segment);
+  if (problem.logit_cap > 0.0f) metadata["logit_cap"] = fmt::format("{}", problem.logit_cap);
+  if (problem.alibi) metadata.emplace("alibi", "1");
+  if (!problem.sink_logits.empty()) metadata["sink_logits"] = fmt::format("{}", fmt::join(problem.sink_logits, ","));
+  return metadata;
 }
 
 kvstore::TensorToWrite chunks_tensor(const AttentionProblem& problem, const AttentionPolicy& policy) {

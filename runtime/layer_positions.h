@@ -9,6 +9,7 @@
 #include "core/ids.h"
 #include "core/problem.h"
 #include "kernels/positions/encoding.h"
+#include "partition/sequence_grid.h"
 #include "runtime/layer_shard.h"
 
 namespace ringmark::runtime {
@@ -25,5 +26,13 @@ void check_encoding(const kernels::PositionEncoding& encoding, const AttentionPr
 // leaves the range of the layer's dtype.
 void rotate_rows(const kernels::PositionEncoding& encoding, std::span<const TokenId> tokens,
                  std::span<const std::int64_t> positions, LayerShard& shard, int threads);
+
+// The sink queries of StreamingLLM (arXiv 2309.17453): queries that attend to sinks below their window stand at their
+// place in a cache of the sinks and the window, as if nothing lay between the two. Under an exact window of W tokens
+// that is position min(o, sinks + W - 1) instead of o. To be called before rotate_rows; positions are those within
+// documents. Throws Error(kBadInput) as rotate_rows does.
+void make_sink_queries(const kernels::PositionEncoding& encoding, const AttentionProblem& problem,
+                       const partition::SequenceGrid& grid, std::span<const TokenId> tokens, LayerShard& shard,
+                       int threads);
 
 }  // namespace ringmark::runtime

@@ -1,5 +1,5 @@
-// The rows of one layer that a rank holds: q, optional retrieval q, k, v, in the order of the layout, and landmark
-// queries that are no rows.
+// The rows of one layer that a rank holds: q, optional retrieval and sink q, k, v, in the order of the layout, and
+// landmark queries that are no rows.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,9 @@ class LayerShard {
     const std::int64_t chunk_bytes = heads_ * head_dim_ * size_of(dtype_);
     return {landmark_q_.data(), dtype_, std::ssize(landmark_q_) / chunk_bytes, heads_, head_dim_};
   }
+  // What attends to sinks below the window instead of queries(), where there is any.
+  bool has_sink_queries() const { return has_sink_queries_; }
+  RowsView sink_queries() const { return view(sink_q_, heads_); }
   RowsView keys() const { return view(k_, kv_heads_); }
   RowsView values() const { return view(v_, kv_heads_); }
 
@@ -32,6 +35,12 @@ class LayerShard {
   std::vector<std::byte>& q() { return q_; }
   std::vector<std::byte>& retrieval_q() { return retrieval_q_; }
   std::vector<std::byte>& landmark_q() { return landmark_q_; }
+  // From the first call on there are sink queries.
+  std::vector<std::byte>& sink_q() {
+    has_sink_queries_ = true;
+    sink_q_.resize(q_.size());
+    return sink_q_;
+  }
   std::vector<std::byte>& k() { return k_; }
   std::vector<std::byte>& v() { return v_; }
   // K and V are not needed once they stand in the block store.
@@ -50,6 +59,8 @@ class LayerShard {
   std::vector<std::byte> q_;
   std::vector<std::byte> retrieval_q_;
   std::vector<std::byte> landmark_q_;
+  bool has_sink_queries_ = false;
+  std::vector<std::byte> sink_q_;
   std::vector<std::byte> k_;
   std::vector<std::byte> v_;
 };

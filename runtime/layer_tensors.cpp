@@ -97,6 +97,15 @@ std::vector<std::int64_t> read_integers(const SafetensorsFile& file, const Store
   return numbers;
 }
 
+std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& tensor) {
+  const DType dtype = dtype_of(file, tensor);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.shape[0] * tensor.row_bytes()));
+  file.read_rows(tensor, {0, tensor.shape[0]}, bytes);
+  std::vector<float> floats(bytes.size() / static_cast<std::size_t>(size_of(dtype)));
+  widen(bytes.data(), dtype, std::ssize(floats), floats.data());
+  return floats;
+}
+
 std::optional<std::int64_t> metadata_integer(const SafetensorsFile& file, const std::string& key) {
   return metadata<std::int64_t>(file, key);
 }

@@ -43,6 +43,9 @@ std::optional<std::int64_t> metadata_integer(const kvstore::SafetensorsFile& fil
 std::optional<double> metadata_real(const kvstore::SafetensorsFile& file, const std::string& key);
 std::optional<bool> metadata_flag(const kvstore::SafetensorsFile& file, const std::string& key);
 
+// All elements of a BF16, F16 or F32 tensor, widened.
+std::vector<float> read_floats(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
+
 struct LayerTensors {
   DType dtype = DType::kFloat32;
   std::int64_t rows = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/absorb_sinks.h"
 #include "kernels/attend_chunks.h"
 #include "kernels/attend_union.h"
 #include "kernels/attend_window.h"
@@ -82,6 +83,7 @@ class Prefill {
       attend_chunks(landmarks);                   // only the chosen blocks move; mixed with the window
       meet_at_the_end();
     }
+    absorb_sinks();         // the last step, on rows that are all done
     keep_state(landmarks);  // for whoever wants a snapshot
     transport_.retire();    // nobody reads any more
     done_.seconds = meeting_.seconds();
@@ -145,9 +147,10 @@ class Prefill {
     result_.out.resize(static_cast<std::size_t>(shard_.rows() * problem_.heads * problem_.head_dim), kUnwritten);
     result_.lse.resize(static_cast<std::size_t>(shard_.rows() * problem_.heads), kUnwritten);
     const FetchPlan plan = make_plan({done_.windowed, shard_.rows()}, window_needs(problem_, grid_, tokens_));
+    const RowsView sink_queries = shard_.sink_queries();
     waves().run("window", plan, done_.windowed, {.attend = [&](RowRange rows) {
                   kernels::attend_window(problem_, grid_, shard_.queries(), tokens_, rows, table_, out(), lse(),
-                                         options_.threads);
+                                         options_.threads, shard_.has_sink_queries() ? &sink_queries : nullptr);
                 }});
     if (!policy_.selects()) done_.selected = done_.attended = done_.windowed;
   }
@@ -206,6 +209,11 @@ class Prefill {
     const bool rows_are_left = done_.attended < shard_.rows();
     const double share_done = share(done_.windowed + done_.selected + done_.attended, 3);
     result_.stopped = meeting_.any("end of the layer", rows_are_left, share_done);
+  }
+
+  // What a stopped run keeps is without them: whoever finishes the layer adds them to all rows, once.
+  void absorb_sinks() {
+    if (!result_.stopped) kernels::absorb_sinks(problem_.sink_logits, out(), lse(), options_.threads);
   }
 
   void keep_state(const LandmarkTable& landmarks) {

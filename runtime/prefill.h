@@ -58,7 +58,7 @@ struct PrefillOptions {
 
 struct PrefillResult {
   std::vector<float> out;          // [rows, H, d]
-  std::vector<float> lse;          // [rows, H] natural log of the mixture's normaliser
+  std::vector<float> lse;          // [rows, H] natural log of the normaliser; with sink logits unless stopped
   kernels::Selection selection;    // [rows, choosers, K]
   Merge merge = Merge::kAuto;      // what was used
   std::int64_t bytes_fetched = 0;  // K and V bytes this rank received: window halo and chosen blocks

@@ -42,6 +42,7 @@ std::uint32_t checksum_of_input(const AttentionProblem& problem, const LayerShar
   add(shard.queries());
   if (shard.retrieval_queries().data != shard.queries().data) add(shard.retrieval_queries());
   if (shard.landmark_queries().rows > 0) add(shard.landmark_queries());
+  if (shard.has_sink_queries()) add(shard.sink_queries());
   add(shard.keys());
   add(shard.values());
   return checksum;

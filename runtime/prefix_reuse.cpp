@@ -56,6 +56,9 @@ void expect_reusable(const std::string& folder, const kvstore::SnapshotManifest&
   };
   const AttentionProblem& problem = input.problem;
   const AttentionPolicy& policy = input.policy;
+  if (const std::string field = beyond_plain_logits(problem, policy); !field.empty()) {
+    fail_bad_input(fmt::format("{}: cannot be reused: the input has {}, and no snapshot does", folder, field));
+  }
   expect("layer", input.layer, kept.layer);
   expect("heads", problem.heads, kept.problem.heads);
   expect("kv_heads", problem.kv_heads, kept.problem.kv_heads);

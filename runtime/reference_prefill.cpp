@@ -60,7 +60,7 @@ PrefillResult reference_prefill(comm::Communicator& communicator, const Attentio
                                 const AttentionPolicy& policy, const partition::Layout& layout, const LayerShard& shard,
                                 int threads) {
   PrefillResult result;
-  kernels::reference::Layer layer{problem, policy, {}, {}, {}, {}};
+  kernels::reference::Layer layer{problem, policy, {}, {}, {}, {}, {}};
   {
     const auto span = result.clock.time("fetch");
     layer.q = gather_rows(communicator, layout, problem.tokens, shard.queries());
@@ -68,6 +68,8 @@ PrefillResult reference_prefill(comm::Communicator& communicator, const Attentio
     layer.k = gather_rows(communicator, layout, problem.tokens, shard.keys());
     layer.v = gather_rows(communicator, layout, problem.tokens, shard.values());
     layer.landmark_q = gather_landmark_queries(communicator, layout, shard.landmark_queries());
+    if (shard.has_sink_queries())
+      layer.sink_q = gather_rows(communicator, layout, problem.tokens, shard.sink_queries());
   }
   const auto span = result.clock.time("attend");
   const std::vector<TokenId> tokens = layout.tokens_of(RankId(communicator.rank()));

@@ -9,7 +9,8 @@ namespace ringmark::runtime {
 using kernels::Selection;
 using partition::SequenceGrid;
 
-// Window and sink blocks. Queries of one chunk with the same window start need the same blocks.
+// Window and sink blocks. Queries of one chunk whose windows begin in one chunk need the same blocks: sinks that reach
+// into that chunk come with it.
 RowNeeds window_needs(const AttentionProblem& problem, const SequenceGrid& grid, const std::vector<TokenId>& tokens) {
   return [&problem, &grid, &tokens, last = Range<ChunkId>{ChunkId(-1), ChunkId(-1)}](
              std::int64_t row, std::vector<BlockId>& needs) mutable {
@@ -24,7 +25,9 @@ RowNeeds window_needs(const AttentionProblem& problem, const SequenceGrid& grid,
         for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) needs.push_back({chunk, kv_head});
       }
     };
-    if (!sinks.empty()) add({grid.chunk_of(sinks.begin), grid.chunk_of(sinks.end - 1) + 1});
+    if (!sinks.empty()) {
+      add({grid.chunk_of(sinks.begin), std::min(grid.chunk_of(sinks.end - 1) + 1, chunks.begin)});
+    }
     add(chunks);
     return true;
   };
@@ -49,7 +52,9 @@ std::int64_t most_chunks_of_a_row(const AttentionProblem& problem, const Attenti
                                   const SequenceGrid& grid) {
   std::int64_t longest = 0;
   for (const partition::Document& document : grid.documents()) longest = std::max(longest, document.chunks.size());
-  const std::int64_t window = policy.window > 0 ? (policy.window - 1) / problem.chunk_size + 1 : 0;
+  // Tokens of the longest window.
+  const std::int64_t tokens = policy.window + (policy.edge == WindowEdge::kSegment ? policy.segment : 0);
+  const std::int64_t window = tokens > 0 ? (tokens - 1) / problem.chunk_size + 1 : 0;
   const std::int64_t sinks = (policy.sinks + problem.chunk_size - 1) / problem.chunk_size;
   const std::int64_t lists = std::max<std::int64_t>(1, policy.choosers(problem) / problem.kv_heads);  // of a kv head
   const std::int64_t chosen = policy.selects() ? lists * policy.topk : 0;

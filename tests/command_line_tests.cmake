@@ -24,6 +24,8 @@ set_tests_properties(positions PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME recall COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/recall.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(recall PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
+add_test(NAME logits COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/logits.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(logits PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME reuse COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/reuse.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(reuse PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2

@@ -45,14 +45,14 @@ class CausalTile {
         chunks_(chunks),
         blocks_(blocks),
         softmax_(softmax),
-        tile_(cpu::tile_kernels(), blocks.shape(), most_rows) {}
+        tile_(cpu::tile_kernels(), queries.problem, most_rows) {}
 
   void attend(RowRange rows, const HeadGroup& group) {
     const TokenId newest = queries_.tokens[static_cast<std::size_t>(rows.end - 1)];
     const auto first = std::lower_bound(chunks_.begin(), chunks_.end(), queries_.grid.document_of(newest).chunks.begin);
     const auto end = std::upper_bound(first, chunks_.end(), queries_.grid.chunk_of(newest));
     if (first == end) return;
-    tile_.open(queries_.queries, rows, group, queries_.problem.scale);
+    tile_.open(queries_.queries, rows, group, queries_.first_head);
     for_each_row(rows, group, [this](std::int64_t r, float* out, float& top, float& sum) {
       std::copy_n(out, queries_.queries.head_dim, tile_.out(r));
       tile_.top(r) = top;
@@ -72,8 +72,8 @@ class CausalTile {
     const bool landmark = queries_.problem.landmark_slots && slots.size() == queries_.problem.chunk_size;
     const std::int64_t keys = slots.size() - (landmark ? 1 : 0);
     tile_.attend(blocks_, chunk, [&](std::int64_t n) {
-      const TokenId query = queries_.tokens[static_cast<std::size_t>(rows.begin + n)];
-      return std::clamp<std::int64_t>(query + 1 - slots.begin, 0, keys);
+      const std::int64_t distance = queries_.tokens[static_cast<std::size_t>(rows.begin + n)] - slots.begin;
+      return cpu::KeyRun{0, std::clamp<std::int64_t>(distance + 1, 0, keys), distance};
     });
   }
 

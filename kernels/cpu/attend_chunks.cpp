@@ -104,7 +104,8 @@ class ChunkTile {
     const std::int64_t first = keys.begin - problem_.grid.tokens_of(chunk).begin;
     const cpu::PackedChunk packed = panels_.pack(kernels_, problem_.blocks, chunk, group.kv_head, first, keys.size());
     kernels_.attend_weighted(packed, active_.data(), active_weights_.data(), static_cast<std::int64_t>(count),
-                             {queries_.data(), out_.data(), out_stride_, nullptr, nullptr}, panels_.scores());
+                             {queries_.data(), out_.data(), out_stride_, nullptr, nullptr}, problem_.shape.logit_cap,
+                             panels_.scores());
   }
 
   void close(RowRange tile, const HeadGroup& group) {

@@ -46,6 +46,21 @@ struct TileRows {
   float* sum = nullptr;            // [rows] sum of e^(score - top) so far (online softmax only)
 };
 
+// Rows of a tile that see some key of a chunk: row rows[i] the keys [first[i], end[i]), of which there is one.
+struct RowSights {
+  const std::int32_t* rows = nullptr;
+  const std::int32_t* first = nullptr;
+  const std::int32_t* end = nullptr;
+  const std::int64_t* distances = nullptr;  // i - j of the row and the chunk's key 0, below 2^40; read with slopes only
+  std::int64_t count = 0;
+};
+
+// What makes logits of products, in this order (docs/numerics.md, "Logits").
+struct LogitRule {
+  float cap = 0.0f;               // above 0: cap tanh(product / cap)
+  const float* slopes = nullptr;  // [rows of the tile] ALiBi: less slope (i - j); null: none
+};
+
 struct TileKernels {
   // out[r][0, head_dim) = scale * row r.
   void (*widen_rows)(const StoredRows& rows, std::int64_t count, std::int64_t head_dim, float scale, float* out);
@@ -61,13 +76,14 @@ struct TileKernels {
   void (*sum_columns)(const float* scores, std::int64_t count, float* top, float* sum);
   // Scores become e^(score - top); returns their sum, and 0 when every score is -inf. The row needs kRowPadding.
   float (*exponentiate)(float* scores, std::int64_t count, float* top);
-  // Online softmax over one more chunk: row rows[i] sees the first visible[i] > 0 keys.
-  // scores: score_floats(chunk size).
-  void (*attend_online)(const PackedChunk& chunk, const std::int32_t* rows, const std::int32_t* visible,
-                        std::int64_t count, const TileRows& tile, float* scores);
-  // out += weight[i] * (softmax over all keys of the chunk) . values
+  // scores [count], a multiple of kPanelWidth, become cap tanh(score / cap); cap above 0.
+  void (*cap_scores)(float* scores, std::int64_t count, float cap);
+  // Online softmax over one more chunk. scores: score_floats(chunk size).
+  void (*attend_online)(const PackedChunk& chunk, const RowSights& sights, const TileRows& tile, const LogitRule& rule,
+                        float* scores);
+  // out += weight[i] * (softmax over all keys of the chunk) . values; the logits capped where `cap` is above 0.
   void (*attend_weighted)(const PackedChunk& chunk, const std::int32_t* rows, const float* weights, std::int64_t count,
-                          const TileRows& tile, float* scores);
+                          const TileRows& tile, float cap, float* scores);
 };
 
 // Scratch of the attend functions: the scores of the rows that one product takes.

@@ -7,7 +7,7 @@
 
 namespace ringmark::kernels::cpu {
 
-const TileKernels kTileKernelsAvx512 = {widen_rows,  pack_columns, pack_values,   multiply,
-                                        sum_columns, exponentiate, attend_online, attend_weighted};
+const TileKernels kTileKernelsAvx512 = {widen_rows,   pack_columns, pack_values,   multiply,       sum_columns,
+                                        exponentiate, cap_scores,   attend_online, attend_weighted};
 
 }  // namespace ringmark::kernels::cpu

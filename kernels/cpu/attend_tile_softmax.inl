@@ -2,8 +2,8 @@
 // added by halves, so that 8 and 16 lane registers give the same bits. Included after a simd header.
 #pragma once
 
+#include "kernels/cpu/exponential.inl"
 #include "kernels/cpu/panel_product.h"
-#include "kernels/exp2.h"
 
 namespace {
 
@@ -16,19 +16,6 @@ alignas(64) constexpr float kLaneIndex[kVirtualLanes] = {0, 1, 2, 3, 4, 5, 6, 7,
 // Lanes of vector v of a block of virtual lanes that are below `count`.
 Simd::Mask lanes_below(int v, std::int64_t count) {
   return Simd::less(Simd::load(kLaneIndex + v * Simd::kLanes), Simd::set(static_cast<float>(count)));
-}
-
-// e^(x - top) for x <= top. Below 2^-126.5 it is exactly 0: the exponent field of 2^-127 is zero. NaN stays NaN.
-Simd::V exponential(Simd::V x, Simd::V top) {
-  namespace rk = ringmark::kernels;
-  const Simd::V power = Simd::mul(Simd::sub(x, top), Simd::set(rk::kLog2E));
-  const Simd::V t = Simd::max(Simd::set(-127.0f), power);
-  const Simd::V n = Simd::round(t);
-  const Simd::V f = Simd::sub(t, n);
-  Simd::V value = Simd::set(rk::kExp2Coefficients[0]);
-#pragma GCC unroll 6
-  for (int i = 1; i < 7; ++i) value = Simd::fmadd(value, f, Simd::set(rk::kExp2Coefficients[i]));
-  return Simd::scale_by_power(value, n);
 }
 
 float add_lanes(const Simd::V (&lanes)[kLaneVectors]) {

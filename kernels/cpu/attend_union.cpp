@@ -30,13 +30,13 @@ class UnionTile {
  public:
   UnionTile(const Problem& problem, std::int64_t most_tokens, std::int64_t most_heads)
       : problem_(problem),
-        tile_(cpu::tile_kernels(), problem.blocks.shape(), most_tokens * most_heads),
+        tile_(cpu::tile_kernels(), problem.shape, most_tokens * most_heads),
         chosen_(most_tokens, problem.selection.topk) {}
 
   void attend(RowRange tile, const ChoosingHeads& choosing) {
     chosen_.gather(problem_.selection, tile, choosing.chooser);
     if (chosen_.size() == 0) return;
-    tile_.open(problem_.queries, tile, choosing.heads, problem_.shape.scale);
+    tile_.open(problem_.queries, tile, choosing.heads);
     for_each_row(tile, choosing.heads, [this](std::int64_t r, float* out, float& lse) { tile_.resume(r, out, lse); });
     for (std::int64_t i = 0; i < chosen_.size(); ++i) attend_chunk(i);
     for_each_row(tile, choosing.heads, [this](std::int64_t r, float* out, float& lse) { tile_.close(r, out, lse); });
@@ -48,12 +48,12 @@ class UnionTile {
     const Range<TokenId> keys = problem_.grid.keys_of(chunk);
     auto member = chosen_.members(i).begin();
     const auto end = chosen_.members(i).end();
-    const auto visible_to = [&](std::int64_t n) {
-      if (member == end || member->row != n) return std::int64_t{0};
+    const TokenId begin = problem_.grid.tokens_of(chunk).begin;
+    tile_.attend(problem_.blocks, chunk, [&](std::int64_t n) {
+      if (member == end || member->row != n) return cpu::KeyRun{};
       ++member;
-      return keys.size();
-    };
-    tile_.attend(problem_.blocks, chunk, visible_to, keys.begin - problem_.grid.tokens_of(chunk).begin);
+      return cpu::KeyRun{keys.begin - begin, keys.end - begin};
+    });
   }
 
   // Those that chose something.

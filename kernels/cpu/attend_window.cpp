@@ -24,17 +24,22 @@ struct Problem {
   const BlockTable& blocks;
   TensorView<float, 3> out;
   TensorView<float, 2> lse;
+  const RowsView* sink_queries;
 };
 
-// Of every chunk a query sees a prefix: up to itself inside the window, up to the end of the sinks below it.
+// What a query sees: the sinks below its window, up to sinks_end, and the window. A chunk may hold some of both, with a
+// gap between.
 struct Sight {
   TokenId query;
   TokenId window_begin;
   TokenId sinks_end;
 
-  std::int64_t keys_of(Range<TokenId> slots, std::int64_t keys) const {
-    const TokenId end = slots.begin >= window_begin ? query + 1 : sinks_end;
-    return std::clamp<std::int64_t>(end - slots.begin, 0, keys);
+  cpu::KeyRun sinks_of(Range<TokenId> slots, std::int64_t keys) const {
+    return {0, std::clamp<std::int64_t>(sinks_end - slots.begin, 0, keys), query - slots.begin};
+  }
+  cpu::KeyRun window_of(Range<TokenId> slots, std::int64_t keys) const {
+    return {std::clamp<std::int64_t>(window_begin - slots.begin, 0, keys),
+            std::clamp<std::int64_t>(query + 1 - slots.begin, 0, keys), query - slots.begin};
   }
 };
 
@@ -61,21 +66,24 @@ class WindowTile {
  public:
   WindowTile(const Problem& problem, const TileKernels& kernels, std::int64_t most_tokens)
       : problem_(problem),
-        tile_(kernels, problem.blocks.shape(), most_tokens * problem.shape.group()),
+        tile_(kernels, problem.shape, most_tokens * problem.shape.group()),
         sights_(static_cast<std::size_t>(most_tokens)) {}
 
   void attend(RowRange tile, std::int64_t kv_head) {
     const std::int64_t group = problem_.shape.group();
     const HeadGroup heads{kv_head, kv_head * group, group};
-    tile_.open(problem_.queries, tile, heads, problem_.shape.scale);
+    tile_.open(problem_.queries, tile, heads);
+    if (problem_.sink_queries != nullptr) tile_.open_for_sinks(*problem_.sink_queries, tile);
     look(tile);
     const Sight& oldest = sights_.front();
     const Sight& newest = sights_[static_cast<std::size_t>(tile.size() - 1)];
     const partition::SequenceGrid& grid = problem_.grid;
     ChunkId chunk = grid.document_of(newest.query).chunks.begin;
-    for (; grid.tokens_of(chunk).begin < newest.sinks_end; ++chunk) attend_chunk(chunk);
-    chunk = std::max(chunk, grid.chunk_of(oldest.window_begin));
-    for (const ChunkId last = grid.chunk_of(newest.query); chunk <= last; ++chunk) attend_chunk(chunk);
+    for (; grid.tokens_of(chunk).begin < newest.sinks_end; ++chunk) attend_chunk(chunk, &Sight::sinks_of, sink_set());
+    chunk = grid.chunk_of(oldest.window_begin);
+    for (const ChunkId last = grid.chunk_of(newest.query); chunk <= last; ++chunk) {
+      attend_chunk(chunk, &Sight::window_of, cpu::QuerySet::kOwn);
+    }
     close(tile, heads);
   }
 
@@ -88,12 +96,18 @@ class WindowTile {
     }
   }
 
-  void attend_chunk(ChunkId chunk) {
+  cpu::QuerySet sink_set() const {
+    return problem_.sink_queries != nullptr ? cpu::QuerySet::kForSinks : cpu::QuerySet::kOwn;
+  }
+
+  void attend_chunk(ChunkId chunk, cpu::KeyRun (Sight::*run_of)(Range<TokenId>, std::int64_t) const,
+                    cpu::QuerySet queries) {
     const Range<TokenId> slots = problem_.grid.tokens_of(chunk);
     const bool landmark = problem_.shape.landmark_slots && slots.size() == problem_.shape.chunk_size;
     const std::int64_t keys = slots.size() - (landmark ? 1 : 0);
-    tile_.attend(problem_.blocks, chunk,
-                 [&](std::int64_t n) { return sights_[static_cast<std::size_t>(n)].keys_of(slots, keys); });
+    tile_.attend(
+        problem_.blocks, chunk,
+        [&](std::int64_t n) { return (sights_[static_cast<std::size_t>(n)].*run_of)(slots, keys); }, queries);
   }
 
   void close(RowRange tile, const HeadGroup& group) const {
@@ -113,9 +127,9 @@ class WindowTile {
 
 void attend_window(const AttentionProblem& problem, const partition::SequenceGrid& grid, const RowsView& queries,
                    std::span<const TokenId> tokens, RowRange rows, const BlockTable& blocks, TensorView<float, 3> out,
-                   TensorView<float, 2> lse, int threads) {
+                   TensorView<float, 2> lse, int threads, const RowsView* sink_queries) {
   require(out.stride(2) == 1, "attend_window writes rows of contiguous components");
-  const Problem all{problem, grid, queries, tokens, blocks, out, lse};
+  const Problem all{problem, grid, queries, tokens, blocks, out, lse, sink_queries};
   const TileKernels& kernels = cpu::tile_kernels();
   const std::int64_t most_tokens = cpu::tile_tokens(rows.size() * problem.kv_heads, problem.group(), threads);
   const std::vector<RowRange> tiles = cut_tiles(all, rows, most_tokens);

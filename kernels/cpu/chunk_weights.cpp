@@ -72,9 +72,15 @@ void ChunkWeights::put(const ChunkUnion& chosen, std::int64_t i, const HeadRows&
   }
 }
 
+void ChunkWeights::cap(const TileKernels& kernels, std::int64_t products) {
+  if (landmarks_.shape.logit_cap == 0.0f) return;
+  kernels.cap_scores(products_.data(), products * kPanelWidth, landmarks_.shape.logit_cap);
+}
+
 void ChunkWeights::flush(const TileKernels& kernels, const HeadRows& part, const ChunkUnion& chosen) {
   kernels.multiply(vectors_.data(), static_cast<std::int64_t>(vectors_.size()), head_dim_, panel_.data(),
                    products_.data());
+  cap(kernels, static_cast<std::int64_t>(vectors_.size()));
   for (std::size_t v = 0; v < batch_.size(); ++v) {
     put(chosen, batch_[v], part, products_.data() + v * static_cast<std::size_t>(kPanelWidth));
   }
@@ -104,6 +110,7 @@ void ChunkWeights::score_sums(const TileKernels& kernels, const HeadRows& part, 
     }
     const auto used = static_cast<std::int64_t>(vectors_.size());
     kernels.multiply(vectors_.data(), used, head_dim_, panel_.data(), products_.data());
+    cap(kernels, used);
     float top[kPanelWidth];
     float sum[kPanelWidth];
     kernels.sum_columns(products_.data(), used, top, sum);

@@ -44,6 +44,8 @@ class ChunkWeights {
   void score(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
   void score_sums(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
   void flush(const TileKernels& kernels, const HeadRows& head, const ChunkUnion& chosen);
+  // The logits of the oracle, of so many vectors.
+  void cap(const TileKernels& kernels, std::int64_t products);
   void put(const ChunkUnion& chosen, std::int64_t i, const HeadRows& head, const float* columns);
 
   const LandmarkRecords& landmarks_;

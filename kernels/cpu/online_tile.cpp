@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/cpu/tile_queries.h"
+#include "kernels/positions/alibi.h"
 
 namespace ringmark::kernels::cpu {
 namespace {
@@ -21,26 +22,46 @@ std::int64_t tile_tokens(std::int64_t pairs, std::int64_t group, int threads) {
   return std::clamp<std::int64_t>(pairs / (kTasksPerThread * threads), 1, most);
 }
 
-OnlineTile::OnlineTile(const TileKernels& kernels, const BlockShape& shape, std::int64_t most_rows)
-    : kernels_(kernels), head_dim_(shape.head_dim), out_stride_(round_up(shape.head_dim, kPanelWidth)), panels_(shape) {
+OnlineTile::OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows)
+    : kernels_(kernels),
+      head_dim_(problem.head_dim),
+      scale_(problem.scale),
+      logit_cap_(problem.logit_cap),
+      slopes_of_heads_(problem.alibi ? alibi_slopes(problem.heads) : std::vector<float>()),
+      out_stride_(round_up(problem.head_dim, kPanelWidth)),
+      panels_(BlockShape::of(problem)) {
   const auto rows = static_cast<std::size_t>(most_rows);
   queries_.resize(rows * static_cast<std::size_t>(head_dim_));
   out_.resize(rows * static_cast<std::size_t>(out_stride_));
+  if (problem.alibi) slopes_.resize(rows);
   top_.resize(rows);
   sum_.resize(rows);
   active_.resize(rows);
-  visible_.resize(rows);
+  first_.resize(rows);
+  end_.resize(rows);
+  distances_.resize(rows);
 }
 
-void OnlineTile::open(const RowsView& queries, RowRange tokens, const HeadGroup& group, float scale) {
+void OnlineTile::open(const RowsView& queries, RowRange tokens, const HeadGroup& group, std::int64_t first_head) {
   tokens_ = tokens.size();
   group_ = group;
   for (std::int64_t n = 0; n < tokens_; ++n) {
-    widen_queries(kernels_, queries, tokens.begin + n, group, scale, queries_.data() + n * group.heads * head_dim_);
+    widen_queries(kernels_, queries, tokens.begin + n, group, scale_, queries_.data() + n * group.heads * head_dim_);
+    if (slopes_.empty()) continue;
+    std::copy_n(slopes_of_heads_.begin() + first_head + group.first_head, group.heads,
+                slopes_.begin() + n * group.heads);
   }
   std::fill_n(out_.begin(), rows() * out_stride_, 0.0f);
   std::fill_n(top_.begin(), rows(), kEmptyLse);
   std::fill_n(sum_.begin(), rows(), 0.0f);
+}
+
+void OnlineTile::open_for_sinks(const RowsView& queries, RowRange tokens) {
+  sink_queries_.resize(queries_.size());
+  for (std::int64_t n = 0; n < tokens_; ++n) {
+    widen_queries(kernels_, queries, tokens.begin + n, group_, scale_,
+                  sink_queries_.data() + n * group_.heads * head_dim_);
+  }
 }
 
 void OnlineTile::resume(std::int64_t row, const float* out, float lse) {
@@ -57,21 +78,26 @@ void OnlineTile::close(std::int64_t row, float* out, float& lse) const {
   lse = sum == 0.0f ? kEmptyLse : static_cast<float>(top_[static_cast<std::size_t>(row)] + std::log(double{sum}));
 }
 
-void OnlineTile::see(std::int64_t token, std::int64_t visible) {
-  if (visible == 0) return;
+void OnlineTile::see(std::int64_t token, const KeyRun& run) {
+  if (run.first >= run.end) return;
   for (std::int64_t head = 0; head < group_.heads; ++head, ++seeing_) {
     active_[seeing_] = static_cast<std::int32_t>(token * group_.heads + head);
-    visible_[seeing_] = static_cast<std::int32_t>(visible);
+    first_[seeing_] = static_cast<std::int32_t>(run.first);
+    end_[seeing_] = static_cast<std::int32_t>(run.end);
+    distances_[seeing_] = run.distance;
   }
 }
 
-void OnlineTile::attend_seeing(const BlockTable& blocks, ChunkId chunk, std::int64_t first) {
+void OnlineTile::attend_seeing(const BlockTable& blocks, ChunkId chunk, QuerySet queries) {
   if (seeing_ == 0) return;
-  const std::int64_t most =
-      *std::max_element(visible_.begin(), visible_.begin() + static_cast<std::ptrdiff_t>(seeing_));
-  const PackedChunk packed = panels_.pack(kernels_, blocks, chunk, group_.kv_head, first, most);
-  kernels_.attend_online(packed, active_.data(), visible_.data(), static_cast<std::int64_t>(seeing_),
-                         {queries_.data(), out_.data(), out_stride_, top_.data(), sum_.data()}, panels_.scores());
+  // Panels begin at the first slot whoever sees it: the order in which a row's weights are added hangs on it.
+  const std::int64_t most = *std::max_element(end_.begin(), end_.begin() + static_cast<std::ptrdiff_t>(seeing_));
+  const PackedChunk packed = panels_.pack(kernels_, blocks, chunk, group_.kv_head, 0, most);
+  const RowSights sights{active_.data(), first_.data(), end_.data(), distances_.data(),
+                         static_cast<std::int64_t>(seeing_)};
+  const float* rows = queries == QuerySet::kOwn ? queries_.data() : sink_queries_.data();
+  kernels_.attend_online(packed, sights, {rows, out_.data(), out_stride_, top_.data(), sum_.data()},
+                         {logit_cap_, slopes_.empty() ? nullptr : slopes_.data()}, panels_.scores());
 }
 
 }  // namespace ringmark::kernels::cpu

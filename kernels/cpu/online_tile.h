@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/ids.h"
+#include "core/problem.h"
 #include "core/tensor.h"
 #include "kernels/block_table.h"
 #include "kernels/cpu/aligned_floats.h"
@@ -20,23 +21,37 @@ namespace ringmark::kernels::cpu {
 // thread has some tiles. `pairs` are the (token, kv head) pairs to do.
 std::int64_t tile_tokens(std::int64_t pairs, std::int64_t group, int threads);
 
+// The keys [first, end) of a chunk that a token sees; distance: i - j of the token and the chunk's first slot.
+struct KeyRun {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+  std::int64_t distance = 0;
+};
+
+// Which of its queries a row attends with.
+enum class QuerySet { kOwn, kForSinks };
+
 class OnlineTile {
  public:
-  OnlineTile(const TileKernels& kernels, const BlockShape& shape, std::int64_t most_rows);
+  // problem: of the layer; its scale, cap and slopes make the logits.
+  OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows);
 
-  // These tokens' queries of one group, scaled. Nothing is gathered yet.
-  void open(const RowsView& queries, RowRange tokens, const HeadGroup& group, float scale);
+  // These tokens' queries of one group. Nothing is gathered yet. first_head: the number, in the layer, of head 0 of the
+  // queries, which may be those of some heads only.
+  void open(const RowsView& queries, RowRange tokens, const HeadGroup& group, std::int64_t first_head = 0);
+  // After open(): the same rows for QuerySet::kForSinks.
+  void open_for_sinks(const RowsView& queries, RowRange tokens);
 
   // The row goes on from a finished softmax: out [head_dim] and its lse, with which out may be anything when it is
   // -inf.
   void resume(std::int64_t row, const float* out, float lse);
 
-  // Token n of the tile sees visible_to(n) keys of the chunk, those from slot `first` on; asked in ascending order.
-  template <class VisibleTo>
-  void attend(const BlockTable& blocks, ChunkId chunk, VisibleTo&& visible_to, std::int64_t first = 0) {
+  // Token n of the tile sees run_of(n) of the chunk; asked in ascending order.
+  template <class RunOf>
+  void attend(const BlockTable& blocks, ChunkId chunk, RunOf&& run_of, QuerySet queries = QuerySet::kOwn) {
     seeing_ = 0;
-    for (std::int64_t n = 0; n < tokens_; ++n) see(n, visible_to(n));
-    attend_seeing(blocks, chunk, first);
+    for (std::int64_t n = 0; n < tokens_; ++n) see(n, run_of(n));
+    attend_seeing(blocks, chunk, queries);
   }
 
   // What the row has attended to: out [head_dim] and its lse. Nothing: out = 0, lse = -inf.
@@ -49,22 +64,29 @@ class OnlineTile {
   float& sum(std::int64_t row) { return sum_[static_cast<std::size_t>(row)]; }
 
  private:
-  void see(std::int64_t token, std::int64_t visible);
-  void attend_seeing(const BlockTable& blocks, ChunkId chunk, std::int64_t first);
+  void see(std::int64_t token, const KeyRun& run);
+  void attend_seeing(const BlockTable& blocks, ChunkId chunk, QuerySet queries);
 
   const TileKernels& kernels_;
   std::int64_t head_dim_;
+  float scale_;
+  float logit_cap_;
+  std::vector<float> slopes_of_heads_;  // of the layer; empty without ALiBi
   std::int64_t out_stride_;
   std::int64_t tokens_ = 0;
   HeadGroup group_;
   ChunkPanels panels_;
   AlignedFloats queries_;
+  AlignedFloats sink_queries_;  // empty until they are asked for
+  std::vector<float> slopes_;   // of the rows; empty without ALiBi
   AlignedFloats out_;
   std::vector<float> top_;
   std::vector<float> sum_;
-  std::size_t seeing_ = 0;             // rows that see some key of the chunk at hand
-  std::vector<std::int32_t> active_;   // which
-  std::vector<std::int32_t> visible_;  // how many keys
+  std::size_t seeing_ = 0;            // rows that see some key of the chunk at hand
+  std::vector<std::int32_t> active_;  // which
+  std::vector<std::int32_t> first_;   // of their keys
+  std::vector<std::int32_t> end_;
+  std::vector<std::int64_t> distances_;
 };
 
 }  // namespace ringmark::kernels::cpu

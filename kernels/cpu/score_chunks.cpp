@@ -88,6 +88,7 @@ class TileWorkspace {
                                  .head_dim = landmarks.shape().head_dim,
                                  .vectors = landmarks.shape().vectors,
                                  .topk = topk_,
+                                 .logit_cap = landmarks.shape().logit_cap,
                                  .slack = slack_,
                                  .scores = scores_.data(),
                                  .lanes = lanes_.data(),

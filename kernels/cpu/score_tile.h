@@ -74,6 +74,7 @@ struct ScoreTile {
   std::int64_t head_dim = 0;
   std::int64_t vectors = 1;
   std::int64_t topk = 0;
+  float logit_cap = 0.0f;           // of the products, where it is above 0
   std::int64_t slack = 0;           // candidates a row may hold past topk before the worst are dropped
   float* scores = nullptr;          // scratch [row_count][kStripChunks]
   float* lanes = nullptr;           // scratch [row_count][one panel]; oracle only

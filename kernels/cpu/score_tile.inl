@@ -2,6 +2,7 @@
 // with RM_SCORE_TILE naming the function. Raw pointers only: an inline function of the standard library compiled here
 // for AVX-512 could be the copy that the linker keeps for every processor.
 
+#include "kernels/cpu/logit_cap.inl"
 #include "kernels/cpu/panel_product.h"
 #include "kernels/cpu/score_tile.h"
 #include "kernels/exp2.h"
@@ -38,6 +39,7 @@ void score_strip(const ScoreTile& tile, const Strip& strip, std::int64_t active)
     multiply_panel<Accumulate::kFromZero>(tile.queries, active, tile.head_dim, tile.panels + lane * tile.head_dim,
                                           tile.scores + (lane - strip.begin), kStripChunks);
   }
+  if (tile.logit_cap > 0.0f) cap_scores(tile.scores, active * kStripChunks, tile.logit_cap);
 }
 
 // Adds lanes [begin, end) of a panel, vectors of one chunk, to the sum of that chunk.
@@ -69,6 +71,7 @@ void score_strip_of_vectors(const ScoreTile& tile, const Strip& strip, std::int6
     const float* bias = tile.bias + panel;
     multiply_panel<Accumulate::kFromZero>(tile.queries, active, tile.head_dim, tile.panels + panel * tile.head_dim,
                                           tile.lanes, kPanelColumns);
+    if (tile.logit_cap > 0.0f) cap_scores(tile.lanes, active * kPanelColumns, tile.logit_cap);
     const std::int64_t stop = panel + kPanelColumns < end_lane ? panel + kPanelColumns : end_lane;
     for (std::int64_t lane = panel < first_lane ? first_lane : panel; lane < stop;) {
       const std::int64_t chunk = lane / tile.vectors;

@@ -12,6 +12,9 @@ namespace ringmark::kernels::cuda {
 LayerShape LayerShape::of(const AttentionProblem& problem, const AttentionPolicy& policy,
                           const partition::SequenceGrid& grid) {
   policy.expect_usual_choice("the kernels of a GPU");
+  if (const std::string field = beyond_plain_logits(problem, policy); !field.empty()) {
+    fail_bad_input(field + " is not known to the kernels of the GPU; limit: backend cpu or reference");
+  }
   const LandmarkShape landmarks = LandmarkShape::of(problem, policy.scorer);
   LayerShape shape;
   shape.heads = static_cast<std::int32_t>(problem.heads);

@@ -1,6 +1,6 @@
 // ALiBi (arXiv 2108.12409): instead of a rotation, the score of a key gets a bias that grows with its distance,
 //     s_ij = a q_i . k_j - m_h (i - j),
-// with a slope m_h for every query head. No kernel adds it yet.
+// with a slope m_h for every query head. AttentionProblem::alibi asks the attention kernels for it.
 #pragma once
 
 #include <cstdint>

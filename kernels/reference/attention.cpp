@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/positions/alibi.h"
+
 namespace ringmark::kernels::reference {
 namespace {
 
@@ -24,7 +26,9 @@ double dot(const double* a, const double* b, std::int64_t count) { return std::i
 
 class Rows {
  public:
-  Rows(const Layer& layer, const SequenceGrid& grid) : layer_(layer), grid_(grid) {}
+  Rows(const Layer& layer, const SequenceGrid& grid) : layer_(layer), grid_(grid) {
+    if (layer.problem.alibi) slopes_ = alibi_slopes(layer.problem.heads);
+  }
 
   const double* query(TokenId i, std::int64_t h) const { return row(layer_.q, i, h, layer_.problem.heads); }
   const double* retrieval(TokenId i, std::int64_t h) const {
@@ -38,7 +42,13 @@ class Rows {
   const double* value(TokenId j, std::int64_t h) const { return row(layer_.v, j, kv_head(h), layer_.problem.kv_heads); }
 
   double logit(TokenId i, TokenId j, std::int64_t h) const {
-    return layer_.problem.scale * dot(query(i, h), key(j, h), layer_.problem.head_dim);
+    const bool sink = !layer_.sink_q.empty() && grid_.sinks_of(i).contains(j);
+    const double* q = sink ? row(layer_.sink_q, i, h, layer_.problem.heads) : query(i, h);
+    const double product = layer_.problem.scale * dot(q, key(j, h), layer_.problem.head_dim);
+    const double cap = layer_.problem.logit_cap;
+    const double capped = cap > 0.0 ? cap * std::tanh(product / cap) : product;
+    if (slopes_.empty()) return capped;
+    return capped - double{slopes_[static_cast<std::size_t>(h)]} * static_cast<double>(i - j);
   }
 
   // Softmax attention of query i over the listed keys: adds weight * out, returns the lse.
@@ -79,6 +89,7 @@ class Rows {
 
   const Layer& layer_;
   const SequenceGrid& grid_;
+  std::vector<float> slopes_;  // by query head; empty without ALiBi
 };
 
 bool has_landmark_keys(Scorer scorer) {
@@ -217,6 +228,17 @@ class Attention {
     std::vector<double> out;
     result.lse[at] = rows_.attend(i, h, keys, out);
     std::copy(out.begin(), out.end(), result.out.begin() + static_cast<std::ptrdiff_t>(at) * layer_.problem.head_dim);
+  }
+
+  // One more logit, whose value is 0.
+  void absorb_sink(std::int64_t row, std::int64_t h, Result& result) const {
+    if (layer_.problem.sink_logits.empty()) return;
+    const auto at = static_cast<std::size_t>(row * layer_.problem.heads + h);
+    const double lse = log_sum_exp({result.lse[at], layer_.problem.sink_logits[static_cast<std::size_t>(h)]});
+    const double share = lse == kMinusInfinity ? 0.0 : std::exp(result.lse[at] - lse);
+    double* out = result.out.data() + static_cast<std::ptrdiff_t>(at) * layer_.problem.head_dim;
+    for (std::int64_t x = 0; x < layer_.problem.head_dim; ++x) out[x] *= share;
+    result.lse[at] = lse;
   }
 
   const Layer& layer_;

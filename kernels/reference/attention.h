@@ -23,6 +23,7 @@ struct Layer {
   std::vector<double> k;            // [N, Hkv, d]
   std::vector<double> v;            // [N, Hkv, d]
   std::vector<double> landmark_q = {};  // [chunks, H, d] landmark queries q'_c that are no rows; empty: they are
+  std::vector<double> sink_q = {};      // [N, H, d] attends to sinks below the window; empty: q does
 };
 
 std::vector<double> widen(const RowsView& rows);
@@ -35,7 +36,7 @@ struct Landmark {
 // hils, mean and landmark only; the chunk has a landmark.
 Landmark landmark_of(const Layer& layer, const partition::SequenceGrid& grid, ChunkId chunk, std::int64_t head);
 
-// Result for a list of queries; rows in the order of the list.
+// Result for a list of queries; rows in the order of the list. Sink logits are in out and lse alone.
 struct Result {
   std::vector<double> out;         // [rows, H, d]
   std::vector<double> lse;         // [rows, H]

@@ -115,8 +115,9 @@ class Visits {
     const RowsView queries{guests.queries.data(), work_.queries.queries.dtype, rows, heads(), head_dim()};
     const auto span = work_.clock.time("attend");
     kernels::start_softmax(softmax);
-    kernels::attend_causal({work_.queries.problem, grid_, queries, guests.tokens, work_.queries.groups}, {0, rows},
-                           team_.own_chunks(), work_.blocks, softmax, work_.threads);
+    kernels::attend_causal(
+        {work_.queries.problem, grid_, queries, guests.tokens, work_.queries.groups, work_.queries.first_head},
+        {0, rows}, team_.own_chunks(), work_.blocks, softmax, work_.threads);
     kernels::close_softmax(softmax);
   }
 

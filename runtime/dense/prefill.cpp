@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "kernels/absorb_sinks.h"
 #include "kernels/attend_causal.h"
 #include "kvstore/block_store.h"
 #include "runtime/dense/head_exchange.h"
@@ -55,6 +56,7 @@ class Prefill {
     } else {
       attend_for_some_heads();
     }
+    kernels::absorb_sinks(problem_.sink_logits, out(), lse(), options_.threads);
     meeting_.meet("end of the layer");
     return std::move(result_);
   }
@@ -79,7 +81,7 @@ class Prefill {
       team.chunks.push_back(layout_.chunks_of(RankId(rank)));
     }
     attend(team, shard_.queries(), layout_.tokens_of(rank_), kernels::head_groups(problem_), problem_.kv_heads, table,
-           out(), lse());
+           out(), lse(), 0);
   }
 
   void attend_for_some_heads() {
@@ -99,7 +101,7 @@ class Prefill {
     const TensorView<float, 3> share_out(out_of_share.data(), {queries.rows, queries.heads, queries.head_dim});
     const TensorView<float, 2> share_lse(lse_of_share.data(), {queries.rows, queries.heads});
     attend(team_of_same_heads(), queries, heads.tokens(), share.groups, share.kv_heads.size(), table, share_out,
-           share_lse);
+           share_lse, share.heads.begin);
     const auto span = result_.clock.time("exchange");
     heads.give_back({share_out.data(), {queries.rows, queries.heads, queries.head_dim}},
                     {share_lse.data(), {queries.rows, queries.heads}}, out(), lse(), meeting_.allowance(),
@@ -126,9 +128,9 @@ class Prefill {
 
   void attend(const Team& team, const RowsView& queries, const std::vector<TokenId>& tokens,
               const std::vector<kernels::HeadGroup>& groups, std::int64_t kv_heads, kernels::BlockTable& table,
-              TensorView<float, 3> out, TensorView<float, 2> lse) {
+              TensorView<float, 3> out, TensorView<float, 2> lse, std::int64_t first_head) {
     std::vector<float> sums(static_cast<std::size_t>(queries.rows * queries.heads));
-    const kernels::CausalQueries asking{problem_, grid_, queries, tokens, groups};
+    const kernels::CausalQueries asking{problem_, grid_, queries, tokens, groups, first_head};
     const TeamWork work{communicator_,
                         team,
                         asking,

@@ -19,14 +19,15 @@ using ringmark::test::TemporaryFolder;
 using Arguments = std::vector<std::string>;
 
 const std::vector<std::string> all_options = {
-    "input",      "output",     "planted",     "topk",          "window",      "chunk",     "sinks",
-    "choice",     "segment",    "memory",      "merge",         "balance",     "transport", "backend",
-    "digest",     "scale",      "policy",      "ulysses-ranks", "topk-chunks", "json",      "fetch-mib",
-    "cu-seqlens", "memory-gib", "deadline",    "threads",       "seed",        "quiet",     "config",
-    "log-dir",    "heads",      "kv-heads",    "head-dim",      "needles",     "agreement", "topics",
-    "dtype",      "help",       "kernels",     "fetch",         "share-gpu",   "trace",     "memory-plan",
-    "rope",       "rope-theta", "rope-factor", "rope-original", "rope-layout", "rope-dims", "rope-periods",
-    "rope-ratio", "reuse",      "recall",      "landmark-query"};
+    "input",         "output",     "planted",     "topk",           "window",      "chunk",     "sinks",
+    "choice",        "segment",    "memory",      "merge",          "balance",     "transport", "backend",
+    "digest",        "scale",      "policy",      "ulysses-ranks",  "topk-chunks", "json",      "fetch-mib",
+    "cu-seqlens",    "memory-gib", "deadline",    "threads",        "seed",        "quiet",     "config",
+    "log-dir",       "heads",      "kv-heads",    "head-dim",       "needles",     "agreement", "topics",
+    "dtype",         "help",       "kernels",     "fetch",          "share-gpu",   "trace",     "memory-plan",
+    "rope",          "rope-theta", "rope-factor", "rope-original",  "rope-layout", "rope-dims", "rope-periods",
+    "rope-ratio",    "reuse",      "recall",      "landmark-query", "logit-cap",   "alibi",     "softmax-zero",
+    "sink-positions"};
 
 // The error line of parsing, or "" when there is none.
 std::string error_of(const Arguments& arguments, const Environment& environment = {}) {
@@ -77,6 +78,24 @@ TEST(PrefillOptions, reads_positions) {
   const auto partial =
       parse_prefill_options({"--input=x", "--rope=hope-partial", "--rope-original=8k", "--rope-ratio=0.25"}, {});
   EXPECT_EQ(partial.positions.kept_ratio, 0.25);
+}
+
+TEST(PrefillOptions, reads_logits) {
+  const LogitOptions usual = parse_prefill_options({"--planted", "1k"}, {}).logits;
+  EXPECT_FALSE(usual.cap || usual.alibi || usual.softmax_zero || usual.sink_positions);
+  const LogitOptions logits = parse_prefill_options({"--input", "x", "--logit-cap", "30", "--alibi", "--softmax-zero",
+                                                     "--rope", "rope", "--sink-positions", "cache"},
+                                                    {})
+                                  .logits;
+  EXPECT_EQ(logits.cap, 30.0);
+  EXPECT_TRUE(logits.alibi && logits.softmax_zero);
+  EXPECT_EQ(logits.sink_positions, SinkPositions::kCache);
+  EXPECT_NE(planted_error({"--logit-cap", "-2"}).find("logit-cap = -2 is not"), std::string::npos);
+  EXPECT_NE(planted_error({"--sink-positions", "ring"}).find("is not one of text, cache"), std::string::npos);
+  EXPECT_NE(error_of({"--input", "x", "--sink-positions", "cache"}).find("needs --rope"), std::string::npos);
+  EXPECT_NE(error_of({"--input", "x", "--rope", "rope", "--sink-positions", "cache", "--backend", "cuda"})
+                .find("does not go with --backend cuda"),
+            std::string::npos);
 }
 
 TEST(PrefillOptions, reuses_what_a_snapshot_keeps) {

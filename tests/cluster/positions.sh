@@ -54,7 +54,7 @@ cmp none.safetensors unasked.safetensors || fail "--rope none rotates"
 
 refuse() { expect 2 "$1" "$ringmark" prefill --input plain.safetensors "${@:2}"; }
 refuse 'rope = rotary is not one of none, rope' --rope rotary
-refuse 'alibi is a bias' --rope alibi
+refuse 'alibi is a bias of logits and no rotation: ask for it by --alibi' --rope alibi
 refuse 'rope-theta = 5 has no meaning with --rope none' --rope-theta 5
 refuse 'rope-factor = 4 has no meaning with --rope rope' --rope rope --rope-factor 4
 refuse 'rope-theta = 5 has no meaning with --rope hope-partial' --rope hope-partial --rope-original 8k --rope-theta 5

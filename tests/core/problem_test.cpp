@@ -69,6 +69,26 @@ TEST(AttentionPolicy, refuses_what_it_cannot_mean) {
   refuse([](auto& p) { p.sinks = -1; }, "sinks", "-1");
 }
 
+TEST(AttentionPolicy, alibi_goes_with_policies_that_choose_nothing) {
+  AttentionProblem problem = usual();
+  problem.alibi = true;
+  expect_refused([&] { AttentionPolicy{}.validate(problem); }, "alibi", "hils");
+  AttentionPolicy{.topk = 0}.validate(problem);
+  AttentionPolicy{.scorer = Scorer::kNone, .edge = WindowEdge::kToken}.validate(problem);
+}
+
+TEST(AttentionPolicy, names_what_is_beyond_plain_logits) {
+  EXPECT_EQ(beyond_plain_logits(usual(), {}), "");
+  AttentionProblem problem = usual();
+  problem.sink_logits = {0, 0, 0, 0};
+  EXPECT_EQ(beyond_plain_logits(problem, {}), "sink_logits = 0.000000, ...");
+  problem.alibi = true;
+  EXPECT_EQ(beyond_plain_logits(problem, {}), "alibi = 1");
+  problem.logit_cap = 30.0f;
+  EXPECT_EQ(beyond_plain_logits(problem, {}), "logit_cap = 30.000000");
+  EXPECT_EQ(beyond_plain_logits(usual(), {.edge = WindowEdge::kSegment}), "edge = segment");
+}
+
 // The sums behind the group rank are exact for so many chunks and no more.
 TEST(AttentionPolicy, refuses_more_chunks_than_it_can_sum_exactly) {
   AttentionProblem problem = usual();

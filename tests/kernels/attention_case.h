@@ -16,6 +16,7 @@
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "kernels/block_table.h"
+#include "kernels/positions/alibi.h"
 #include "partition/sequence_grid.h"
 
 namespace ringmark::kernels {
@@ -153,6 +154,15 @@ inline double dot(const std::vector<float>& a, const std::vector<float>& b) {
   return sum;
 }
 
+// What the problem makes of the product of query and key.
+inline double exact_logit(const AttentionCase& c, double product, std::int64_t head, std::int64_t distance) {
+  const double cap = c.problem.logit_cap;
+  const double logit = double{c.problem.scale} * product;
+  const double capped = cap > 0.0 ? cap * std::tanh(logit / cap) : logit;
+  if (!c.problem.alibi) return capped;
+  return capped - double{alibi_slopes(c.problem.heads)[static_cast<std::size_t>(head)]} * static_cast<double>(distance);
+}
+
 inline ExactRow attend_exactly(const AttentionCase& c, std::int64_t row, std::int64_t head,
                                const std::vector<TokenId>& seen) {
   const std::int64_t kv_head = head / c.problem.group();
@@ -160,7 +170,7 @@ inline ExactRow attend_exactly(const AttentionCase& c, std::int64_t row, std::in
   std::vector<double> scores;
   double top = -std::numeric_limits<double>::infinity();
   for (const TokenId token : seen) {
-    scores.push_back(double{c.problem.scale} * dot(query, c.keys.row(token.value(), kv_head)));
+    scores.push_back(exact_logit(c, dot(query, c.keys.row(token.value(), kv_head)), head, row - token.value()));
     top = std::max(top, scores.back());
   }
   ExactRow result{std::vector<double>(query.size(), 0.0)};

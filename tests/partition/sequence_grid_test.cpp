@@ -73,6 +73,40 @@ TEST(SequenceGrid, documents_have_their_own_chunks) {
   EXPECT_EQ(grid.eligible(TokenId(14)), chunks(2, 4));
 }
 
+// By hand: W = 3 in chunks of 4, two sinks. Query 9 sees 0, 1 and 7..9; query 2 all up to itself; query 3 begins at 1,
+// so that one sink is left below its window.
+TEST(SequenceGrid, windows_may_begin_at_a_token) {
+  AttentionPolicy policy = policy_of(3, 2);
+  policy.topk = 0;
+  policy.edge = WindowEdge::kToken;
+  const SequenceGrid grid(problem_of(20, 4, false, {0, 10, 20}), policy);
+  EXPECT_EQ(grid.window_of(TokenId(9)), tokens(7, 10));
+  EXPECT_EQ(grid.sinks_of(TokenId(9)), tokens(0, 2));
+  EXPECT_EQ(grid.window_of(TokenId(2)), tokens(0, 3));
+  EXPECT_TRUE(grid.sinks_of(TokenId(2)).empty());
+  EXPECT_EQ(grid.sinks_of(TokenId(3)), tokens(0, 1));
+  EXPECT_EQ(grid.window_of(TokenId(10)), tokens(10, 11));  // the second document
+  EXPECT_EQ(grid.window_of(TokenId(16)), tokens(14, 17));
+  EXPECT_EQ(grid.sinks_of(TokenId(16)), tokens(10, 12));
+  EXPECT_TRUE(grid.eligible(TokenId(9)).empty());
+}
+
+// By hand: segments of 5 and 3 tokens before them. Query 12 is in the segment that begins at 10: keys 7..12.
+TEST(SequenceGrid, windows_may_begin_before_a_segment) {
+  AttentionPolicy policy = policy_of(3);
+  policy.topk = 0;
+  policy.edge = WindowEdge::kSegment;
+  policy.segment = 5;
+  const SequenceGrid grid(problem_of(30, 4, false, {0, 17, 30}), policy);
+  EXPECT_EQ(grid.window_of(TokenId(12)), tokens(7, 13));
+  EXPECT_EQ(grid.window_of(TokenId(10)), tokens(7, 11));
+  EXPECT_EQ(grid.window_of(TokenId(9)), tokens(2, 10));
+  EXPECT_EQ(grid.window_of(TokenId(4)), tokens(0, 5));
+  EXPECT_EQ(grid.window_of(TokenId(17)), tokens(17, 18));
+  EXPECT_EQ(grid.window_of(TokenId(28)), tokens(24, 29));
+  EXPECT_TRUE(grid.eligible(TokenId(12)).empty());
+}
+
 // Sinks, window and the keys of eligible chunks are disjoint, and cover every key when nothing lies between.
 TEST(SequenceGrid, every_key_counts_exactly_once) {
   for (const std::int64_t chunk_size : {1, 3, 16}) {

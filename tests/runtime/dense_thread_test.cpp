@@ -72,6 +72,24 @@ TEST(DenseOnThreads, random_layers_match_the_reference) {
   }
 }
 
+// Heads that a rank attends for keep their slopes, whatever their number is there.
+TEST(DenseOnThreads, caps_biases_and_sinks) {
+  for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {10, 5}, {3, 1}}) {
+    AttentionProblem problem;
+    problem.tokens = 130;
+    problem.heads = heads;
+    problem.kv_heads = kv_heads;
+    problem.head_dim = 32;
+    problem.chunk_size = 16;
+    problem.landmark_slots = heads == 10;
+    problem.cu_seqlens = {0, 40, problem.tokens};
+    problem.logit_cap = heads == 3 ? 0.0f : 1.5f;
+    problem.alibi = true;
+    for (int head = 0; head < heads; ++head) problem.sink_logits.push_back(static_cast<float>(head % 4) - 1.0f);
+    check_layer(problem, 11, {1, 2, 3, 4, 5});
+  }
+}
+
 // bugs.md 43: head maps that nothing divides.
 TEST(DenseOnThreads, heads_that_do_not_divide) {
   for (const auto& [heads, kv_heads] : {std::pair{28, 7}, {8, 1}, {10, 5}, {1, 1}}) {

@@ -155,6 +155,105 @@ test::GatheredResult run(const TestLayer& layer, int ranks) {
   return result;
 }
 
+// Pair j of a head of d elements turns by position theta^(-2j/d), theta = 10000; halves.
+std::vector<double> turned(const double* row, std::int64_t dims, std::int64_t position) {
+  std::vector<double> out(static_cast<std::size_t>(dims));
+  for (std::int64_t j = 0; j < dims / 2; ++j) {
+    const double angle =
+        static_cast<double>(position) * std::pow(1e4, -2.0 * static_cast<double>(j) / static_cast<double>(dims));
+    const double a = row[j], b = row[j + dims / 2];
+    out[static_cast<std::size_t>(j)] = a * std::cos(angle) - b * std::sin(angle);
+    out[static_cast<std::size_t>(j + dims / 2)] = a * std::sin(angle) + b * std::cos(angle);
+  }
+  return out;
+}
+
+// The output of a head of a query that sees a cache of the first `sinks` tokens of its document and the last `window`,
+// everything rotated by its place in the cache.
+std::vector<double> attend_cache(const kernels::reference::Layer& plain, std::int64_t start, std::int64_t o,
+                                 std::int64_t head) {
+  const AttentionProblem& p = plain.problem;
+  const std::int64_t kv_head = head / p.group();
+  std::vector<std::int64_t> cache;
+  for (std::int64_t j = 0; j <= o; ++j) {
+    const bool is_landmark = p.landmark_slots && j % p.chunk_size == p.chunk_size - 1;
+    if (!is_landmark && (j < plain.policy.sinks || o - j < plain.policy.window)) cache.push_back(j);
+  }
+  // The place of the query is that of its own key; a landmark has none and stands where the next token will.
+  const auto place = std::count_if(cache.begin(), cache.end(), [&](std::int64_t j) { return j < o; });
+  const std::vector<double> q =
+      turned(&plain.q[static_cast<std::size_t>(((start + o) * p.heads + head) * p.head_dim)], p.head_dim, place);
+  std::vector<double> out(static_cast<std::size_t>(p.head_dim), 0.0);
+  double mass = 0.0;
+  for (std::size_t n = 0; n < cache.size(); ++n) {
+    const auto at = static_cast<std::size_t>(((start + cache[n]) * p.kv_heads + kv_head) * p.head_dim);
+    const std::vector<double> k = turned(&plain.k[at], p.head_dim, static_cast<std::int64_t>(n));
+    const double weight = std::exp(double{p.scale} * std::inner_product(q.begin(), q.end(), k.begin(), 0.0));
+    for (std::size_t x = 0; x < out.size(); ++x) out[x] += weight * plain.v[at + x];
+    mass += weight;
+  }
+  for (double& component : out) component /= mass > 0.0 ? mass : 1.0;
+  return out;
+}
+
+// StreamingLLM: a cache whose keys are rotated anew, by their place in it, at every step.
+TEST(LayerPositions, sinks_are_attended_as_in_a_cache_that_is_rotated_anew) {
+  for (const bool slots : {false, true}) {
+    for (const std::int64_t sinks : {1, 4, 11}) {
+      AttentionProblem problem = problem_of(150, 8);
+      problem.head_dim = 32;
+      problem.landmark_slots = slots;
+      problem.cu_seqlens = {0, 33, 150};
+      const AttentionPolicy policy{.window = 13, .topk = 0, .sinks = sinks, .edge = WindowEdge::kToken};
+      const TestLayer plain = test::random_layer(problem, policy, 4);
+      const PositionEncoding rope = encoding_of(PositionKind::kRope);
+      const partition::SequenceGrid grid(problem, policy);
+      const partition::Layout layout = partition::make_layout(grid, 1, partition::Balance::kContiguous);
+      LayerShard shard = plain.shard(layout, RankId(0));
+      const std::vector<TokenId> tokens = layout.tokens_of(RankId(0));
+      make_sink_queries(rope, problem, grid, tokens, shard, 1);
+      rotate_rows(rope, tokens, positions_in_documents(problem, tokens), shard, 1);
+      const TestLayer rotated{problem, policy, shard.q(), {}, shard.k(), shard.v(), shard.sink_q()};
+      const kernels::reference::Layer widened = plain.widened();
+      for (const int ranks : {1, 3}) {
+        const test::GatheredResult got = run(rotated, ranks);
+        for (std::int64_t token = 0; token < problem.tokens; ++token) {
+          const std::int64_t start = token < 33 ? 0 : 33;
+          for (std::int64_t head = 0; head < problem.heads; ++head) {
+            const std::vector<double> want = attend_cache(widened, start, token - start, head);
+            for (std::size_t x = 0; x < want.size(); ++x) {
+              ASSERT_NEAR(got.out[static_cast<std::size_t>(token * problem.heads + head) * want.size() + x], want[x],
+                          2e-5)
+                  << "token " << token << " head " << head << " sinks " << sinks << " slots " << slots;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Without landmarks a query stands at min(o, sinks + W - 1), in every document from its own start: as if it were
+// rotated by that position.
+TEST(LayerPositions, sink_queries_stand_at_the_end_of_a_full_cache) {
+  AttentionProblem problem = problem_of(60, 8);
+  problem.cu_seqlens = {0, 20, 60};
+  const AttentionPolicy policy{.window = 6, .topk = 0, .sinks = 3, .edge = WindowEdge::kToken};
+  const TestLayer layer = test::random_layer(problem, policy, 6);
+  const PositionEncoding rope = encoding_of(PositionKind::kRope);
+  const partition::SequenceGrid grid(problem, policy);
+  const partition::Layout layout = partition::make_layout(grid, 1, partition::Balance::kContiguous);
+  LayerShard shard = layer.shard(layout, RankId(0));
+  make_sink_queries(rope, problem, grid, tokens_up_to(60), shard, 1);
+  std::vector<std::int64_t> positions;
+  for (std::int64_t token = 0; token < 60; ++token) {
+    positions.push_back(std::min<std::int64_t>(token < 20 ? token : token - 20, 3 + 6 - 1));
+  }
+  std::vector<std::byte> want(layer.q.size());
+  kernels::rotate(rope, kernels::Side::kQuery, shard.queries(), positions, want, 1);
+  EXPECT_EQ(shard.sink_q(), want);
+}
+
 // Public bug 22: shard-local positions, or ids that are read as offsets.
 TEST(LayerPositions, a_layer_is_the_same_wherever_it_begins_and_on_any_ranks) {
   AttentionProblem problem = problem_of(512, 16);

@@ -128,8 +128,16 @@ class PrefillCheckpoints : public testing::Test {
   std::string path_ = folder_.file("out.partial");
 };
 
+// Of what is applied once, at the end of the layer: a run that goes on must not apply it again.
+TestLayer with_sink_logits(TestLayer layer) {
+  layer.problem.sink_logits = {0.0f, 2.0f, -1.0f, 5.0f};
+  return layer;
+}
+
 TEST_F(PrefillCheckpoints, stops_at_every_tile_change_no_bit) {
   const std::vector<TestLayer> layers = {
+      with_sink_logits(layer_of(90, {16, 2, 0, Scorer::kMean})),
+      with_sink_logits(layer_of(70, {.window = 21, .topk = 0, .sinks = 2, .edge = WindowEdge::kToken}, {0, 30, 70})),
       layer_of(211, {32, 4, 3, Scorer::kHils}, {0, 70, 70, 211}),
       layer_of(100, {16, 2, 0, Scorer::kNone}),
       layer_of(40, {0, 1, 0, Scorer::kMean}),

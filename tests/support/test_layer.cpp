@@ -45,6 +45,7 @@ runtime::LayerShard TestLayer::shard(const partition::Layout& layout, RankId ran
   take(k, runs, problem.tokens, shard.k());
   take(v, runs, problem.tokens, shard.v());
   if (!retrieval_q.empty()) take(retrieval_q, runs, problem.tokens, shard.retrieval_q());
+  if (!sink_q.empty()) take(sink_q, runs, problem.tokens, shard.sink_q());
   if (landmark_q.empty()) return shard;
   const std::int64_t bytes = problem.heads * problem.head_dim * size_of(problem.dtype);
   for (const ChunkId chunk : layout.chunks_of(rank)) {
@@ -67,7 +68,8 @@ kernels::reference::Layer TestLayer::widened() const {
           widen(view(retrieval_q.empty() ? q : retrieval_q, problem.heads)),
           widen(view(k, problem.kv_heads)),
           widen(view(v, problem.kv_heads)),
-          widen({landmark_q.data(), problem.dtype, rows_of_landmarks, problem.heads, problem.head_dim})};
+          widen({landmark_q.data(), problem.dtype, rows_of_landmarks, problem.heads, problem.head_dim}),
+          sink_q.empty() ? std::vector<double>() : widen(view(sink_q, problem.heads))};
 }
 
 std::vector<TokenId> TestLayer::tokens() const {
@@ -158,8 +160,10 @@ std::string describe(const TestLayer& layer) {
   std::ostringstream text;
   text << "N=" << p.tokens << " H=" << p.heads << " Hkv=" << p.kv_heads << " d=" << p.head_dim << " S=" << p.chunk_size
        << " slots=" << p.landmark_slots << " dtype=" << name_of(p.dtype) << " W=" << layer.policy.window
-       << " K=" << layer.policy.topk << " sinks=" << layer.policy.sinks << " scorer=" << name_of(layer.policy.scorer)
-       << " choice=" << name_of(layer.policy.choice) << " fusion=" << name_of(layer.policy.fusion) << " docs=";
+       << " K=" << layer.policy.topk << " sinks=" << layer.policy.sinks << " scorer=" << name_of(layer.policy.scorer);
+  text << " choice=" << name_of(layer.policy.choice) << " fusion=" << name_of(layer.policy.fusion)
+       << " edge=" << name_of(layer.policy.edge) << " segment=" << layer.policy.segment << " cap=" << p.logit_cap
+       << " alibi=" << p.alibi << " sink_logits=" << p.sink_logits.size() << " docs=";
   for (const std::int64_t start : p.cu_seqlens) text << start << ",";
   return text.str();
 }

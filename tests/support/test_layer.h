@@ -23,6 +23,7 @@ struct TestLayer {
   AttentionPolicy policy;
   std::vector<std::byte> q, retrieval_q, k, v;  // whole sequence; retrieval_q empty: same as q
   std::vector<std::byte> landmark_q = {};       // [chunks, H, d] landmark queries that are no rows; empty: they are
+  std::vector<std::byte> sink_q = {};           // empty: q attends to sinks, too
 
   runtime::LayerShard shard(const partition::Layout& layout, RankId rank) const;
   kernels::reference::Layer widened() const;
