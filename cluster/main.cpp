@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/backward_command.h"
+#include "cluster/backward_options.h"
 #include "cluster/decode_command.h"
 #include "cluster/decode_options.h"
 #include "cluster/error_line.h"
@@ -39,6 +41,8 @@ Commands:
                its options: ringmark prefill --help
   decode       attention of new tokens over kept, sharded K and V: prefill --snapshot keeps them;
                its options: ringmark decode --help
+  backward     gradients of one layer's q, k and v from the gradient of its output;
+               its options: ringmark backward --help
   inspect      what is in a snapshot of kept K and V, or in a safetensors file, and whether it is whole;
                its options: ringmark inspect --help
   policies     which keys a query attends to under each policy of prefill: paper, formula, options;
@@ -57,6 +61,7 @@ struct Command {
 
 constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help, run_prefill},
                                  {"decode", decode_descriptions, decode_help, run_decode},
+                                 {"backward", backward_descriptions, backward_help, run_backward},
                                  {"inspect", inspect_descriptions, inspect_help, run_inspect},
                                  {"policies", policies_descriptions, policies_help, run_policies}};
 

@@ -29,17 +29,17 @@ std::optional<Number> metadata(const SafetensorsFile& file, const std::string& k
   return value;
 }
 
+}  // namespace
+
+void fail_in(const SafetensorsFile& file, const std::string& text) {
+  fail_bad_input(fmt::format("{}: {}", file.path(), text));
+}
+
 DType dtype_of(const SafetensorsFile& file, const StoredTensor& tensor) {
   if (tensor.dtype == "F32") return DType::kFloat32;
   if (tensor.dtype == "BF16") return DType::kBfloat16;
   if (tensor.dtype == "F16") return DType::kFloat16;
   fail_in(file, fmt::format("tensor {} has dtype {}, not BF16, F16 or F32", tensor.name, tensor.dtype));
-}
-
-}  // namespace
-
-void fail_in(const SafetensorsFile& file, const std::string& text) {
-  fail_bad_input(fmt::format("{}: {}", file.path(), text));
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {

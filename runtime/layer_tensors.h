@@ -19,6 +19,9 @@ namespace ringmark::runtime {
 // Error(kBadInput) with the path in front.
 [[noreturn]] void fail_in(const kvstore::SafetensorsFile& file, const std::string& text);
 
+// Throws Error(kBadInput) for a tensor of another dtype than BF16, F16 and F32.
+DType dtype_of(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
+
 std::string shape_text(const std::vector<std::int64_t>& shape);
 void expect_shape(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
                   const std::vector<std::int64_t>& shape);

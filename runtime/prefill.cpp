@@ -1,7 +1,6 @@
 #include "runtime/prefill.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "kernels/absorb_sinks.h"
@@ -16,6 +15,7 @@
 #include "runtime/block_waves.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/landmark_fetcher.h"
+#include "runtime/landmark_rows.h"
 #include "runtime/meeting.h"
 #include "runtime/row_needs.h"
 #include "runtime/selector.h"
@@ -32,22 +32,6 @@ using partition::SequenceGrid;
 // Regions of the transport, in the order in which they are exposed.
 constexpr int kBlockRegion = 0;
 constexpr int kLandmarkRegion = 1;
-
-// The landmark queries of chunks of the shard: those of their own where the layer brings some, else the retrieval
-// queries at the chunks' last slots.
-std::vector<std::byte> landmark_rows(const SequenceGrid& grid, const partition::Layout& layout,
-                                     std::span<const ChunkId> chunks, const LayerShard& shard) {
-  const bool own = shard.landmark_queries().rows > 0;
-  const RowsView from = own ? shard.landmark_queries() : shard.retrieval_queries();
-  const std::int64_t row_bytes = from.heads * from.head_dim * size_of(from.dtype);
-  std::vector<std::byte> rows(chunks.size() * static_cast<std::size_t>(row_bytes));
-  for (std::size_t n = 0; n < chunks.size(); ++n) {
-    const std::int64_t last_row = layout.first_row(chunks[n]) + grid.tokens_of(chunks[n]).size() - 1;
-    std::memcpy(rows.data() + n * static_cast<std::size_t>(row_bytes),
-                from.row(own ? layout.slot(chunks[n]) : last_row, 0), static_cast<std::size_t>(row_bytes));
-  }
-  return rows;
-}
 
 class Prefill {
  public:

@@ -24,6 +24,7 @@ set_tests_properties(positions PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME recall COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/recall.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(recall PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 add_test(NAME logits COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/logits.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(logits PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
@@ -49,6 +50,10 @@ if(NOT RINGMARK_SANITIZE)
 endif()
 add_test(NAME dense COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/dense.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(dense PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME backward COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/backward.sh
+  $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(backward PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 # A few random moments, and a hundred.
 add_test(NAME kill_points COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_points.sh

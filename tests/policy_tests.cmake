@@ -25,3 +25,4 @@ set_tests_properties(policy_formulas PROPERTIES TIMEOUT 60 LABELS unit)
 # The cases whose policies and options there are; without names, all of golden.py.
 add_policy_test(policy_golden golden.py dense hils)
 add_policy_test(policy_landmark_query golden_landmark_query.py)
+add_policy_test(backward_golden golden_backward.py ${RINGMARK_TEST_DATA})

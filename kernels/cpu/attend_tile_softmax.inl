@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kVirtualLanes = 16;
 constexpr int kLaneVectors = kVirtualLanes / Simd::kLanes;
-constexpr float kInfinity = __builtin_inff();
 
 alignas(64) constexpr float kLaneIndex[kVirtualLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 

@@ -1,9 +1,11 @@
-// e^x of a register of scores, the polynomial of kernels/exp2.h. Included after a simd header.
+// The exponential of every CPU kernel. Included after a simd header.
 #pragma once
 
 #include "kernels/exp2.h"
 
 namespace {
+
+constexpr float kInfinity = __builtin_inff();
 
 // e^(x - top) for x <= top. Below 2^-126.5 it is exactly 0: the exponent field of 2^-127 is zero. NaN stays NaN.
 Simd::V exponential(Simd::V x, Simd::V top) {
