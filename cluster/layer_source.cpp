@@ -32,7 +32,10 @@ void LayerSource::open_file(const PrefillOptions& options) {
   apply_policy(options.policy);
   file_->take_landmark_queries(options.landmark_query);
   encoding_ = options.positions;
-  runtime::check_encoding(encoding_, problem_, file_->has_positions());
+  if (policy_.landmark_positions == LandmarkPositions::kStingy && file_->has_positions()) {
+    fail_bad_input("landmark-positions = stingy does not go with the tensor positions of the input; limit: true");
+  }
+  runtime::check_encoding(encoding_, numbered(), file_->has_positions());
   problem_.scale = static_cast<float>(double{problem_.scale} * kernels::scale_gain(encoding_));
   caches_sinks_ = caches_sinks(options);
 }
@@ -83,6 +86,13 @@ void LayerSource::apply_policy(const PolicyOptions& options) {
   policy_.validate(problem_);
 }
 
+// The problem by which positions are counted: in a cache every slot has its own, a landmark like any other.
+AttentionProblem LayerSource::numbered() const {
+  AttentionProblem problem = problem_;
+  problem.landmark_slots &= policy_.landmark_positions == LandmarkPositions::kTrue;
+  return problem;
+}
+
 std::vector<std::int64_t> LayerSource::token_ids() const {
   return file_ != nullptr ? file_->token_ids() : std::vector<std::int64_t>{};
 }
@@ -98,7 +108,7 @@ runtime::LayerShard LayerSource::shard(const partition::Layout& layout, RankId r
   if (encoding_.rotates()) {
     const std::vector<TokenId> tokens = layout.tokens_of(rank);
     const auto positions =
-        file_->has_positions() ? file_->positions(layout, rank) : runtime::positions_in_documents(problem_, tokens);
+        file_->has_positions() ? file_->positions(layout, rank) : runtime::positions_in_documents(numbered(), tokens);
     if (caches_sinks_) {
       runtime::make_sink_queries(encoding_, problem_, {problem_, policy_}, tokens, shard, threads);
     }

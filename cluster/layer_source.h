@@ -46,6 +46,7 @@ class LayerSource {
   void plant(const PrefillOptions& options);
   void apply_policy(const PolicyOptions& options);
   bool caches_sinks(const PrefillOptions& options) const;
+  AttentionProblem numbered() const;
 
   std::unique_ptr<runtime::LayerFile> file_;
   std::unique_ptr<runtime::PlantedLayer> planted_;

@@ -19,6 +19,7 @@ namespace {
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kUsualSinks = 4;  // StreamingLLM's
 constexpr std::array kChoices = {Choice::kGroup, Choice::kHead, Choice::kAll};
+constexpr std::array kLandmarkPositions = {LandmarkPositions::kTrue, LandmarkPositions::kStingy};
 
 // The policies of the sparse engine, as it knows them.
 struct SparseForm {
@@ -95,6 +96,7 @@ AttentionPolicy PolicyOptions::apply(AttentionPolicy stored) const {
   policy.fusion = form->fusion;
   policy.edge = form->edge;
   policy.segment = segment.value_or(0);
+  policy.landmark_positions = landmark_positions;
   if (form->scorer == Scorer::kNone) policy.topk = 0;
   if (name == "window" || name == "xl") policy.sinks = 0;
   if (name == "sinks" && policy.sinks == 0) {
@@ -124,6 +126,10 @@ OptionGroup policy_options() {
       .add("choice", "NAME",
            "who agrees on the chunks: group (the query heads of a kv head), head or all (default: group; head for "
            "landmark, moba and quest)")
+      .add("landmark-positions", "NAME",
+           "landmark: where a query meets landmarks and chosen chunks: true, where they are in the text, or stingy, in "
+           "a "
+           "cache of topk chunks; stingy needs --rope, and gives landmark slots positions of their own (default: true)")
       .add("segment", "TOKENS", "xl, compressive: tokens of a segment (no default)")
       .add("memory", "TOKENS",
            "xl, compressive: tokens before the segment that are attended (default: the file's window)");
@@ -141,6 +147,10 @@ PolicyOptions read_policy(const OptionValues& values) {
   policy.sinks = read_count(values, "sinks", 0, kMaxTokens);
   policy.segment = read_count(values, "segment", 1, kMaxTokens);
   policy.choice = read_choice<Choice>(values, "choice", kChoices, [](Choice choice) { return name_of(choice); });
+  policy.landmark_positions =
+      read_choice<LandmarkPositions>(values, "landmark-positions", kLandmarkPositions, [](LandmarkPositions positions) {
+        return name_of(positions);
+      }).value_or(policy.landmark_positions);
   return policy;
 }
 

@@ -20,6 +20,7 @@ struct PolicyOptions {
   std::optional<std::int64_t> sinks;
   std::optional<std::int64_t> segment;
   std::optional<Choice> choice;
+  LandmarkPositions landmark_positions = LandmarkPositions::kTrue;
 
   // What a layer whose metadata say `stored` is attended with, for the policies of the sparse engine: those that choose
   // chunks by a score, and those of one window. Throws Error(kBadInput) for a value that the policy needs and has not.

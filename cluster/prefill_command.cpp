@@ -103,6 +103,7 @@ class PrefillCommand {
     const std::int64_t usual_budget = on_gpu() ? limit_ / 4 : engine_.fetch_budget;
     engine_.fetch_budget = options_.fetch_mib ? *options_.fetch_mib << 20 : usual_budget;
     engine_.threads = threads_;
+    engine_.positions = options_.positions;
     engine_.trace = &trace_;
     // One host with less memory must not make its ranks merge differently from the others.
     std::array<std::int64_t, 1> least = {-limit_ / 4};

@@ -212,6 +212,24 @@ void check_policy(const OptionValues& values, const PrefillOptions& options) {
   if (options.backend == kernels::Backend::kCuda) refuse("backend");
 }
 
+// Positions in a cache are for rows that the command rotates and for the kernels of the cpu; what is kept or measured
+// knows where keys are in the text.
+void check_landmark_positions(const OptionValues& values, const PrefillOptions& options) {
+  if (options.policy.landmark_positions != LandmarkPositions::kStingy) return;
+  const OptionValue* const positions = find_value(values, "landmark-positions");
+  if (!options.positions.rotates()) {
+    fail_bad_input(fmt::format("{} = stingy needs --rope: it moves keys by rotating them", positions->origin));
+  }
+  for (const char* name : {"snapshot", "reuse", "recall"}) {
+    const OptionValue* const given = find_value(values, name);
+    if (given == nullptr) continue;
+    fail_bad_input(fmt::format("{} = {} does not go with {} = stingy", given->origin, given->text, positions->origin));
+  }
+  if (options.backend == kernels::Backend::kCpu) return;
+  fail_bad_input(fmt::format("{} = {} does not go with {} = stingy; limit: cpu", find_value(values, "backend")->origin,
+                             name_of(options.backend), positions->origin));
+}
+
 // Blocks that spill are those in host memory that peers read.
 void check_budget(const OptionValues& values, const PrefillOptions& options) {
   if (!options.kv_budget_mib || options.backend == kernels::Backend::kCpu) return;
@@ -279,6 +297,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   options.positions = read_position_encoding(values);
   options.landmark_query = read_landmark_query(values);
   options.logits = read_logit_options(values);
+  check_landmark_positions(values, options);
   read_reuse(values, options);
   options.recall = read_recall(values, options.policy.name, options.backend);
   return options;

@@ -44,6 +44,7 @@ std::string policy_text(const PrefillReport& r) {
     return text + fmt::format(", segment {}, memory {}", policy.segment, policy.window);
   }
   text += fmt::format(", window {}, top {}, sinks {}", policy.window, policy.topk, policy.sinks);
+  if (policy.landmark_positions == LandmarkPositions::kStingy) text += ", stingy positions";
   if (policy.selects()) text += fmt::format(", choice by {}, {}", name_of(policy.choice), name_of(policy.fusion));
   return text;
 }
@@ -104,6 +105,7 @@ std::string report_json(const PrefillReport& r) {
   json["choice"] = name_of(r.policy.choice);
   json["fusion"] = name_of(r.policy.fusion);
   if (r.policy.edge == WindowEdge::kSegment) json["segment"] = r.policy.segment;
+  if (r.policy.scorer == Scorer::kLandmark) json["landmark_positions"] = name_of(r.policy.landmark_positions);
   json["selection_digest"] = digest_text(r.selection_digest);
   for (const auto& [stage, value] : r.seconds) json["seconds"][stage] = value;
   json["bytes_fetched"] = r.bytes_fetched;

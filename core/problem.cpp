@@ -84,6 +84,12 @@ void AttentionPolicy::validate(const AttentionProblem& problem) const {
   if (scorer == Scorer::kQuest && fusion == Fusion::kHierarchical)
     fail_bad_input("quest bounds a logit, not a mass: it needs the union fusion");
   if (scorer == Scorer::kLandmark && !problem.landmark_slots) fail_bad_input("scorer landmark needs landmark slots");
+  if (landmark_positions == LandmarkPositions::kStingy) {
+    if (scorer != Scorer::kLandmark || fusion != Fusion::kHierarchical)
+      fail_bad_input("landmark_positions = stingy needs scorer landmark and the hierarchical fusion");
+    check_range("window with stingy positions", window, 0, 0);
+    check_range("sinks with stingy positions", sinks, 0, 0);
+  }
   if (selects() && problem.chunks_at_most() > kMaxChunks) {
     fail_bad_input("chunk_size = " + std::to_string(problem.chunk_size) + " makes " +
                    std::to_string(problem.chunks_at_most()) + " chunks of the sequence, above the limit of " +
@@ -146,6 +152,10 @@ std::string_view name_of(WindowEdge edge) {
     case WindowEdge::kSegment: return "segment";
   }
   return "?";
+}
+
+std::string_view name_of(LandmarkPositions positions) {
+  return positions == LandmarkPositions::kTrue ? "true" : "stingy";
 }
 
 }  // namespace ringmark

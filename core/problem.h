@@ -81,6 +81,14 @@ enum class WindowEdge {
 
 std::string_view name_of(WindowEdge edge);
 
+// Where landmarks and chosen chunks stand for a query (kernels/positions/cache_positions.h).
+enum class LandmarkPositions {
+  kTrue,    // where they are in their document
+  kStingy,  // in a cache of topk chunks, so that no distance grows with the document; only with Scorer::kLandmark
+};
+
+std::string_view name_of(LandmarkPositions positions);
+
 struct AttentionPolicy {
   std::int64_t window = 128;  // W: keys [max(0, floor((i-W+1)/S)*S), i] are attended exactly; 0 = the current chunk
   std::int64_t topk = 16;     // K chunks a query and chooser, 0..kMaxTopk
@@ -90,6 +98,7 @@ struct AttentionPolicy {
   Fusion fusion = Fusion::kHierarchical;
   WindowEdge edge = WindowEdge::kChunk;
   std::int64_t segment = 0;  // tokens of a segment; only with WindowEdge::kSegment
+  LandmarkPositions landmark_positions = LandmarkPositions::kTrue;
 
   bool selects() const { return scorer != Scorer::kNone && topk > 0; }
   // Lists of chosen chunks a row has.

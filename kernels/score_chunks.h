@@ -62,5 +62,9 @@ struct CandidateLists {
 CandidateLists score_chunks(const AttentionProblem& problem, const AttentionPolicy& policy,
                             const partition::SequenceGrid& grid, const RowsView& queries,
                             std::span<const TokenId> tokens, const PackedLandmarks& landmarks, int threads);
+// eligible  [rows] the chunks that each row may choose, in place of those of its token.
+CandidateLists score_chunks(const AttentionProblem& problem, const AttentionPolicy& policy,
+                            std::span<const Range<ChunkId>> eligible, const RowsView& queries,
+                            const PackedLandmarks& landmarks, int threads);
 
 }  // namespace ringmark::kernels

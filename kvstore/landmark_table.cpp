@@ -40,7 +40,7 @@ const float* LandmarkTable::record_of(ChunkId chunk) const {
   return records.empty() ? nullptr : records.data() + offset;
 }
 
-kernels::PackedLandmarks LandmarkTable::pack() const {
+kernels::PackedLandmarks LandmarkTable::pack(const ChangeRecord& change) const {
   std::vector<ChunkId> chunks;
   std::vector<float> records;
   for (ChunkId chunk(0); chunk < ChunkId(grid_.chunk_count()); ++chunk) {
@@ -48,6 +48,7 @@ kernels::PackedLandmarks LandmarkTable::pack() const {
     if (record == nullptr || !grid_.has_landmark(chunk)) continue;
     chunks.push_back(chunk);
     records.insert(records.end(), record, record + shape_.record_floats());
+    if (change) change(chunk, std::span(records).last(static_cast<std::size_t>(shape_.record_floats())));
   }
   return {shape_, std::move(chunks), records};
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "comm/block_transport.h"
@@ -31,8 +33,10 @@ class LandmarkTable {
   // Collective: the records of all ranks to all ranks.
   void gather(comm::Communicator& communicator);
 
-  // The known landmarks (own, or all after gather) as the scorer wants them.
-  kernels::PackedLandmarks pack() const;
+  // The known landmarks (own, or all after gather) as the scorer wants them; `change` may make another record of a
+  // copy.
+  using ChangeRecord = std::function<void(ChunkId chunk, std::span<float> record)>;
+  kernels::PackedLandmarks pack(const ChangeRecord& change = {}) const;
   // Addresses of the known records, by chunk.
   kernels::LandmarkRecords records() const;
 

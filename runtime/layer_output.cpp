@@ -30,6 +30,9 @@ std::map<std::string, std::string> policy_metadata(const AttentionProblem& probl
                                                  {"scorer", std::string(name_of(policy.scorer))},
                                                  {"choice", std::string(name_of(policy.choice))},
                                                  {"fusion", std::string(name_of(policy.fusion))}};
+  if (policy.landmark_positions != LandmarkPositions::kTrue) {
+    metadata["landmark_positions"] = name_of(policy.landmark_positions);
+  }
   if (policy.edge != WindowEdge::kChunk) metadata["edge"] = name_of(policy.edge);
   if (policy.edge == WindowEdge::kSegment) metadata["segment"] = std::to_string(policy.segment);
   if (problem.logit_cap > 0.0f) metadata["logit_cap"] = fmt::format("{}", problem.logit_cap);

@@ -84,6 +84,12 @@ MemoryPlan plan_memory(const AttentionProblem& problem, const AttentionPolicy& p
   if (!policy.selects()) return plan;
   // Records, the list they are packed from, and the packed form.
   plan.items.push_back({"landmarks", 3 * kvstore::LandmarkTable::bytes_of(shape, known_chunks)});
+  if (policy.landmark_positions == LandmarkPositions::kStingy) {
+    const std::int64_t turned =
+        kRowsInFlight * problem.heads * problem.head_dim * static_cast<std::int64_t>(sizeof(float));
+    plan.items.push_back({"turned landmarks", 2 * kvstore::LandmarkTable::bytes_of(shape, known_chunks)});
+    plan.items.push_back({"turned queries", turned + kRowsInFlight * list_bytes(problem, policy)});
+  }
   plan.items.push_back({"selection", rows * policy.choosers(problem) * policy.topk * 4});
   plan.items.push_back(
       {"score lists", kRowsInFlight * list_bytes(problem, policy) * (merge == Merge::kScores ? shard.ranks : 1)});

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "core/error.h"
 #include "kernels/absorb_sinks.h"
 #include "kernels/attend_chunks.h"
 #include "kernels/attend_union.h"
 #include "kernels/attend_window.h"
 #include "kernels/landmarks.h"
+#include "kernels/positions/cache_positions.h"
 #include "kvstore/block_store.h"
 #include "kvstore/landmark_table.h"
 #include "partition/sequence_grid.h"
@@ -54,6 +57,9 @@ class Prefill {
         done_(result_.done),
         meeting_(communicator, grid_, layout, done_.seconds) {
     result_.clock.record_in(options.trace);
+    if (policy.landmark_positions != LandmarkPositions::kStingy) return;
+    if (!options.positions.rotates()) fail_bad_input("landmark_positions = stingy needs queries and keys that rotate");
+    cache_.emplace(problem, policy, grid_, options.positions);
   }
 
   PrefillResult run() {
@@ -158,7 +164,7 @@ class Prefill {
                               tokens_,        scoring_queries(),
                               result_.lse,    options_.threads,
                               done_.selected, options_.tile_rows,
-                              options_.stop};
+                              options_.stop,  cache_ ? &*cache_ : nullptr};
     result_.bytes_merged = received_bytes(input, rank_, result_.merge);
     done_.selected =
         runtime::select_chunks(communicator_, input, landmarks, result_.merge, result_.selection, progress_);
@@ -170,6 +176,8 @@ class Prefill {
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
     const FetchPlan plan =
         make_plan({done_.attended, done_.selected}, chosen_needs(problem_, result_.selection, done_.attended));
+    std::optional<kernels::CachedRows> cached;
+    if (cache_) cached.emplace(*cache_, tokens_);
     const bool unites = policy_.fusion == Fusion::kUnion;  // weighs keys, not chunks: by no record
     WaveWork work;
     work.attend = [&](RowRange rows) {
@@ -178,7 +186,7 @@ class Prefill {
                               options_.threads);
       } else {
         kernels::attend_chunks(problem_, grid_, shard_.queries(), scoring_queries(), result_.selection, rows, table_,
-                               records, out(), lse(), options_.threads);
+                               records, out(), lse(), options_.threads, cached ? &*cached : nullptr);
       }
     };
     if (result_.merge == Merge::kScores && !unites) {  // otherwise every record is here
@@ -242,6 +250,7 @@ class Prefill {
   ProgressSink& progress_;
   SequenceGrid grid_;
   std::vector<TokenId> tokens_;
+  std::optional<kernels::CachePositions> cache_;  // only with stingy landmark positions
   BlockTable table_;
   comm::Bytes block_arena_;
   PrefillResult result_;

@@ -11,6 +11,7 @@
 #include "comm/block_transport.h"
 #include "comm/communicator.h"
 #include "core/problem.h"
+#include "kernels/positions/encoding.h"
 #include "kernels/select_chunks.h"
 #include "partition/layout.h"
 #include "partition/sequence_grid.h"
@@ -48,6 +49,8 @@ struct PrefillOptions {
   // Once it is true it stays true: this rank leaves the rest of its rows undone. Peers that are not told to stop do so
   // when they meet this one: after the window or at the end of the layer, under the `scores` merge within a round.
   std::function<bool()> stop = [] { return false; };
+  // By what queries and keys were rotated, each at its slot in its document; only LandmarkPositions::kStingy asks.
+  kernels::PositionEncoding positions = {};
   // Brings what was computed before: the blocks [Hkv][block] and the landmark record, empty where there is none, of a
   // chunk of this rank that the layout has left out. Not called for others; may throw Error.
   std::function<void(ChunkId chunk, std::span<std::byte> blocks, std::span<float> record)> load = {};
@@ -74,7 +77,7 @@ std::int64_t exposed_bytes(const AttentionProblem& problem, const AttentionPolic
 // Collective. `shard` holds the rows of this rank in the order of `layout`; its K and V are moved into the block store
 // and released. `begun` is what an earlier run of the same layer on the same layout has left on this rank: its rows
 // done, out and lse of at least `done.windowed` rows, the selection of all rows unless none was selected. Throws
-// Error(kPeer) when a peer misses a deadline.
+// Error(kBadInput) for stingy landmark positions without a rotation, Error(kPeer) when a peer misses a deadline.
 PrefillResult prefill(comm::Communicator& communicator, comm::BlockTransport& transport,
                       const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
                       LayerShard& shard, const PrefillOptions& options, ProgressSink& progress,

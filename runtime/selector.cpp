@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "kernels/score_cached.h"
 #include "kernels/score_chunks.h"
 
 namespace ringmark::runtime {
@@ -31,20 +32,43 @@ std::span<const float> lse_of(const SelectorInput& input, RowRange rows) {
                                   static_cast<std::size_t>(rows.size() * heads));
 }
 
-CandidateLists score(const SelectorInput& input, const RowsView& queries, std::span<const TokenId> tokens,
-                     const PackedLandmarks& landmarks) {
-  return kernels::score_chunks(input.problem, input.policy, input.grid, queries, tokens, landmarks, input.threads);
-}
+// The known landmarks of a table, and what scores them.
+class KnownLandmarks {
+ public:
+  KnownLandmarks(const SelectorInput& input, const kvstore::LandmarkTable& table)
+      : input_(input), near_(table.pack()), far_(input.cache == nullptr ? nothing(table) : turned_back(table)) {}
 
-std::int64_t select_with_all_landmarks(const SelectorInput& input, const PackedLandmarks& landmarks,
+  CandidateLists score(const RowsView& queries, std::span<const TokenId> tokens) const {
+    if (input_.cache == nullptr) {
+      return kernels::score_chunks(input_.problem, input_.policy, input_.grid, queries, tokens, near_, input_.threads);
+    }
+    return kernels::score_cached_chunks(input_.problem, input_.policy, *input_.cache, queries, tokens, near_, far_,
+                                        input_.threads);
+  }
+
+ private:
+  static PackedLandmarks nothing(const kvstore::LandmarkTable& table) { return {table.shape(), {}}; }
+  PackedLandmarks turned_back(const kvstore::LandmarkTable& table) const {
+    return table.pack([&](ChunkId chunk, std::span<float> record) {
+      const auto keys = static_cast<std::size_t>(table.shape().bias_offset());
+      input_.cache->turn_back_landmark(chunk, record.first(keys));
+    });
+  }
+
+  const SelectorInput& input_;
+  PackedLandmarks near_;  // as they are; with stingy positions only near chunks are scored by these
+  PackedLandmarks far_;
+};
+
+std::int64_t select_with_all_landmarks(const SelectorInput& input, const KnownLandmarks& landmarks,
                                        Selection& selection, ProgressSink& progress) {
   const auto rows = static_cast<std::int64_t>(input.tokens.size());
   std::int64_t begin = input.first_row;
   while (begin < rows && !input.stop()) {
     const RowRange tile{begin, std::min(rows, begin + input.tile_rows)};
     const CandidateLists lists =
-        score(input, input.queries.slice(tile.begin, tile.end),
-              input.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(tile.size())), landmarks);
+        landmarks.score(input.queries.slice(tile.begin, tile.end),
+                        input.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(tile.size())));
     kernels::select_chunks({&lists, 1}, lse_of(input, tile), tile.begin, selection, input.threads);
     begin = tile.end;
     progress.advance(begin - input.first_row);
@@ -217,15 +241,15 @@ std::int64_t select_chunks(comm::Communicator& communicator, const SelectorInput
   require(merge != Merge::kAuto, "the merge strategy has been chosen");
   require(input.policy.selects(), "the policy selects");
   if (merge == Merge::kScores) {
-    const PackedLandmarks own = landmarks.pack();
+    const KnownLandmarks own(input, landmarks);
     return merge_scores(
         communicator, input,
-        [&](const RowsView& queries, std::span<const TokenId> tokens) { return score(input, queries, tokens, own); },
-        selection, progress);
+        [&](const RowsView& queries, std::span<const TokenId> tokens) { return own.score(queries, tokens); }, selection,
+        progress);
   }
   progress.begin("select", rows_to_do(input));
   landmarks.gather(communicator);
-  const std::int64_t end = select_with_all_landmarks(input, landmarks.pack(), selection, progress);
+  const std::int64_t end = select_with_all_landmarks(input, KnownLandmarks(input, landmarks), selection, progress);
   progress.end();
   return end;
 }

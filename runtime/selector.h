@@ -12,6 +12,7 @@
 #include "core/ids.h"
 #include "core/problem.h"
 #include "core/tensor.h"
+#include "kernels/positions/cache_positions.h"
 #include "kernels/select_chunks.h"
 #include "kvstore/landmark_table.h"
 #include "partition/layout.h"
@@ -44,6 +45,7 @@ struct SelectorInput {
   std::int64_t first_row = 0;     // rows before it have chosen
   std::int64_t tile_rows = 4096;  // rows between two looks at `stop`, at most
   std::function<bool()> stop = [] { return false; };
+  const kernels::CachePositions* cache = nullptr;  // with stingy landmark positions
 };
 
 // Bytes that this rank receives when all rows of all ranks choose.

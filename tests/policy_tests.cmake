@@ -22,6 +22,7 @@ endfunction()
 
 add_test(NAME policy_formulas COMMAND ${RINGMARK_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/policies/attention_test.py)
 set_tests_properties(policy_formulas PROPERTIES TIMEOUT 60 LABELS unit)
+add_policy_test(policy_golden_stingy golden_stingy.py)
 # The cases whose policies and options there are; without names, all of golden.py.
 add_policy_test(policy_golden golden.py dense hils)
 add_policy_test(policy_landmark_query golden_landmark_query.py)

@@ -35,6 +35,7 @@ struct Problem {
   const LandmarkRecords& landmarks;
   TensorView<float, 3> out;
   TensorView<float, 2> lse;
+  const CachedRows* cached;
 };
 
 std::int64_t tile_tokens(const Problem& problem, std::int64_t rows, std::int64_t groups, int threads) {
@@ -53,10 +54,11 @@ class ChunkTile {
         kernels_(kernels),
         panels_(problem.blocks.shape()),
         chosen_(most_tokens, problem.selection.topk),
-        weights_(problem.shape, problem.landmarks, most_tokens, most_heads, problem.selection.topk),
+        weights_(problem.shape, problem.landmarks, problem.cached, most_tokens, most_heads, problem.selection.topk),
         out_stride_(cpu::round_up(problem.shape.head_dim, cpu::kPanelWidth)) {
     const auto rows = static_cast<std::size_t>(most_tokens * most_heads);
     queries_.resize(rows * static_cast<std::size_t>(problem.shape.head_dim));
+    if (problem.cached != nullptr) turned_.resize(queries_.size());
     out_.resize(rows * static_cast<std::size_t>(out_stride_));
     active_.resize(rows);
     active_weights_.resize(rows);
@@ -66,7 +68,7 @@ class ChunkTile {
     chosen_.gather(problem_.selection, tile, choosing.chooser);
     if (chosen_.size() == 0) return;
     open(tile, choosing.heads);
-    for (std::int64_t i = 0; i < chosen_.size(); ++i) attend_chunk(i, choosing.heads);
+    for (std::int64_t i = 0; i < chosen_.size(); ++i) attend_chunk(tile, i, choosing.heads);
     close(tile, choosing.heads);
   }
 
@@ -91,7 +93,7 @@ class ChunkTile {
     for (std::int64_t k = 0; k < problem_.shape.head_dim; ++k) out[k] = weight * window[k];
   }
 
-  void attend_chunk(std::int64_t i, const HeadGroup& group) {
+  void attend_chunk(RowRange tile, std::int64_t i, const HeadGroup& group) {
     const ChunkId chunk = chosen_.chunk(i);
     std::size_t count = 0;
     for (const cpu::ChunkUnion::Member& member : chosen_.members(i)) {
@@ -103,9 +105,23 @@ class ChunkTile {
     const Range<TokenId> keys = problem_.grid.keys_of(chunk);
     const std::int64_t first = keys.begin - problem_.grid.tokens_of(chunk).begin;
     const cpu::PackedChunk packed = panels_.pack(kernels_, problem_.blocks, chunk, group.kv_head, first, keys.size());
+    if (problem_.cached != nullptr) turn_members(tile, i, group);
+    const cpu::AlignedFloats& queries = problem_.cached != nullptr ? turned_ : queries_;
     kernels_.attend_weighted(packed, active_.data(), active_weights_.data(), static_cast<std::int64_t>(count),
-                             {queries_.data(), out_.data(), out_stride_, nullptr, nullptr}, problem_.shape.logit_cap,
+                             {queries.data(), out_.data(), out_stride_, nullptr, nullptr}, problem_.shape.logit_cap,
                              panels_.scores());
+  }
+
+  // Every row that chose the chunk meets it where the row's own cache has it.
+  void turn_members(RowRange tile, std::int64_t i, const HeadGroup& group) {
+    const std::int64_t width = group.heads * problem_.shape.head_dim;
+    for (const cpu::ChunkUnion::Member& member : chosen_.members(i)) {
+      float* const turned = turned_.data() + member.row * width;
+      std::copy_n(queries_.data() + member.row * width, width, turned);
+      const TokenId query = problem_.cached->tokens[static_cast<std::size_t>(tile.begin + member.row)];
+      problem_.cached->positions.meet_chunk(query, chosen_.chunk(i), member.slot,
+                                            {turned, static_cast<std::size_t>(width)});
+    }
   }
 
   void close(RowRange tile, const HeadGroup& group) {
@@ -125,6 +141,7 @@ class ChunkTile {
   cpu::ChunkWeights weights_;
   std::int64_t out_stride_;
   cpu::AlignedFloats queries_;
+  cpu::AlignedFloats turned_;  // queries_ as they meet the chunk at hand; only with cached rows
   cpu::AlignedFloats out_;
   std::vector<std::int32_t> active_;  // rows that chose the chunk at hand
   std::vector<float> active_weights_;
@@ -135,10 +152,10 @@ class ChunkTile {
 void attend_chunks(const AttentionProblem& problem, const partition::SequenceGrid& grid, const RowsView& queries,
                    const RowsView& retrieval_queries, const Selection& selection, RowRange rows,
                    const BlockTable& blocks, const LandmarkRecords& landmarks, TensorView<float, 3> out,
-                   TensorView<float, 2> lse, int threads) {
+                   TensorView<float, 2> lse, int threads, const CachedRows* cached) {
   require(out.stride(2) == 1, "attend_chunks writes rows of contiguous components");
   if (rows.empty() || selection.topk == 0) return;
-  const Problem all{problem, grid, queries, retrieval_queries, selection, blocks, landmarks, out, lse};
+  const Problem all{problem, grid, queries, retrieval_queries, selection, blocks, landmarks, out, lse, cached};
   const TileKernels& kernels = cpu::tile_kernels();
   const std::vector<ChoosingHeads> choosing = choosing_heads(problem, selection.choosers);
   const auto groups = static_cast<std::int64_t>(choosing.size());

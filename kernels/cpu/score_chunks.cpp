@@ -18,19 +18,15 @@ constexpr std::int64_t kTileRows = 42;
 using PositionRange = Range<std::int64_t>;
 
 // Where the eligible chunks of every row stand in the list of landmarks. The list may have gaps.
-std::vector<PositionRange> eligible_positions(const partition::SequenceGrid& grid, std::span<const TokenId> tokens,
-                                              const std::vector<ChunkId>& chunks) {
+std::vector<PositionRange> positions_of(std::span<const Range<ChunkId>> eligible, const std::vector<ChunkId>& chunks) {
   const auto position_of = [&](ChunkId chunk) {
     return std::lower_bound(chunks.begin(), chunks.end(), chunk) - chunks.begin();
   };
-  std::vector<PositionRange> positions(tokens.size());
-  Range<ChunkId> previous;
-  for (std::size_t row = 0; row < tokens.size(); ++row) {
-    const Range<ChunkId> eligible = grid.eligible(tokens[row]);
-    const bool repeats = row > 0 && eligible == previous;
+  std::vector<PositionRange> positions(eligible.size());
+  for (std::size_t row = 0; row < eligible.size(); ++row) {
+    const bool repeats = row > 0 && eligible[row] == eligible[row - 1];
     positions[row] =
-        repeats ? positions[row - 1] : PositionRange{position_of(eligible.begin), position_of(eligible.end)};
-    previous = eligible;
+        repeats ? positions[row - 1] : PositionRange{position_of(eligible[row].begin), position_of(eligible[row].end)};
   }
   return positions;
 }
@@ -150,11 +146,20 @@ class TileWorkspace {
 CandidateLists score_chunks(const AttentionProblem& problem, const AttentionPolicy& policy,
                             const partition::SequenceGrid& grid, const RowsView& queries,
                             std::span<const TokenId> tokens, const PackedLandmarks& landmarks, int threads) {
-  const auto rows = static_cast<std::int64_t>(tokens.size());
+  std::vector<Range<ChunkId>> eligible;
+  eligible.reserve(tokens.size());
+  for (const TokenId token : tokens) eligible.push_back(grid.eligible(token));
+  return score_chunks(problem, policy, eligible, queries, landmarks, threads);
+}
+
+CandidateLists score_chunks(const AttentionProblem& problem, const AttentionPolicy& policy,
+                            std::span<const Range<ChunkId>> eligible, const RowsView& queries,
+                            const PackedLandmarks& landmarks, int threads) {
+  const std::int64_t rows = std::ssize(eligible);
   CandidateLists lists(rows, problem.heads, policy.topk);
   if (rows == 0 || landmarks.chunks().empty()) return lists;
 
-  const std::vector<PositionRange> eligible = eligible_positions(grid, tokens, landmarks.chunks());
+  const std::vector<PositionRange> positions = positions_of(eligible, landmarks.chunks());
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   std::vector<TileWorkspace> workspaces(static_cast<std::size_t>(threads),
                                         TileWorkspace(landmarks.shape(), policy.topk));
@@ -170,7 +175,7 @@ CandidateLists score_chunks(const AttentionProblem& problem, const AttentionPoli
       const std::int64_t count = std::min(kTileRows, rows - first);
       for (std::int64_t slot = 0; slot < count; ++slot) {
         workspace.set_row(slot, queries, first + slot, head, problem.scale,
-                          eligible[static_cast<std::size_t>(first + slot)]);
+                          positions[static_cast<std::size_t>(first + slot)]);
       }
       workspace.score(count, landmarks, landmarks.shape().head_of(head, problem.heads));
       for (std::int64_t slot = 0; slot < count; ++slot) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/positions/alibi.h"
+#include "kernels/reference/log_sum_exp.h"
 
 namespace ringmark::kernels::reference {
 namespace {
@@ -13,14 +14,6 @@ namespace {
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 using partition::SequenceGrid;
-
-double log_sum_exp(const std::vector<double>& terms) {
-  const double most = terms.empty() ? kMinusInfinity : *std::max_element(terms.begin(), terms.end());
-  if (most == kMinusInfinity) return kMinusInfinity;
-  double sum = 0.0;
-  for (const double term : terms) sum += std::exp(term - most);
-  return most + std::log(sum);
-}
 
 double dot(const double* a, const double* b, std::int64_t count) { return std::inner_product(a, a + count, b, 0.0); }
 

@@ -81,12 +81,14 @@ TEST(PolicyOptions, policies_of_a_window) {
 Arguments with_value(const std::string& option) {
   if (option == "--alibi") return {option};
   if (option == "--choice") return {option, "head"};
+  if (option == "--landmark-positions") return {option, "true"};
   if (option == "--merge") return {option, "auto"};
   return {option, "1"};
 }
 
 TEST(PolicyOptions, a_policy_refuses_the_options_of_the_others) {
-  for (const std::string option : {"--topk", "--window", "--sinks", "--choice", "--merge", "--segment", "--memory"}) {
+  for (const std::string option :
+       {"--topk", "--window", "--sinks", "--choice", "--merge", "--segment", "--memory", "--landmark-positions"}) {
     for (const PolicyRow& row : policy_table()) {
       Arguments arguments = {"--policy", std::string(row.name)};
       for (const std::string& word : with_value(option)) arguments.push_back(word);
@@ -106,6 +108,36 @@ TEST(PolicyOptions, what_one_form_of_selection_needs_refuses_the_others_by_name)
   EXPECT_EQ(refusal_of({"--policy", "mean", "--snapshot", "kept"}), "");
   EXPECT_EQ(refusal_of({"--policy", "window", "--backend", "cuda"}),
             "--backend = cuda does not go with --policy window");
+}
+
+// The error line of `--input layer --policy landmark --landmark-positions stingy` and these further arguments, or "".
+std::string stingy_refusal_of(Arguments arguments) {
+  arguments.insert(arguments.begin(), {"--input", "layer", "--policy", "landmark", "--landmark-positions", "stingy"});
+  try {
+    parse_prefill_options(arguments, {});
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput) << error.what();
+    return error.what();
+  }
+}
+
+TEST(PolicyOptions, stingy_positions_need_rotation_and_refuse_what_knows_other_positions) {
+  EXPECT_EQ(applied({"--policy", "landmark"}).landmark_positions, LandmarkPositions::kTrue);
+  const PrefillOptions options = parse_prefill_options(
+      {"--input", "layer", "--policy", "landmark", "--landmark-positions", "stingy", "--rope", "rope"}, {});
+  EXPECT_EQ(options.policy.apply(stored()).landmark_positions, LandmarkPositions::kStingy);
+  EXPECT_EQ(stingy_refusal_of({}), "--landmark-positions = stingy needs --rope: it moves keys by rotating them");
+  EXPECT_EQ(stingy_refusal_of({"--rope", "rope", "--recall", "0.5"}),
+            "--recall = 0.5 does not go with --landmark-positions = stingy");
+  EXPECT_EQ(stingy_refusal_of({"--rope", "rope", "--choice", "group", "--snapshot", "kept"}),
+            "--snapshot = kept does not go with --landmark-positions = stingy");
+  EXPECT_EQ(stingy_refusal_of({"--rope", "rope", "--choice", "group", "--reuse", "kept"}),
+            "--reuse = kept does not go with --landmark-positions = stingy");
+  for (const std::string backend : {"cuda", "reference"}) {
+    EXPECT_EQ(stingy_refusal_of({"--rope", "rope", "--choice", "group", "--backend", backend}),
+              "--backend = " + backend + " does not go with --landmark-positions = stingy; limit: cpu");
+  }
 }
 
 TEST(PolicyOptions, dense_takes_its_own_merges_and_refuses_what_chooses) {

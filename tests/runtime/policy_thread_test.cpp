@@ -78,29 +78,6 @@ AttentionPolicy random_policy(std::mt19937_64& random, const AttentionProblem& p
   return policy;
 }
 
-// The results of one rank; every other number of ranks must have their bits.
-GatheredResult same_on_any_ranks(const TestLayer& layer, std::int64_t budget) {
-  GatheredResult first;
-  for (const int ranks : {1, 2, 3, 4, 5}) {
-    for (const auto merge : {runtime::Merge::kScores, runtime::Merge::kLandmarks}) {
-      runtime::PrefillOptions options;
-      options.merge = merge;
-      options.fetch_budget = budget;
-      comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) {
-        const auto balance = ranks % 2 == 0 ? partition::Balance::kZigzag : partition::Balance::kContiguous;
-        const GatheredResult got = run_prefill(communicator, TransportChoice::kAuto, layer, balance, options);
-        if (communicator.rank() != 0) return;
-        if (first.out.empty()) first = got;
-        const std::string what =
-            describe(layer) + " ranks=" + std::to_string(ranks) + " " + std::string(name_of(merge));
-        EXPECT_EQ(got.chunks, first.chunks) << what;
-        EXPECT_TRUE(got.out == first.out && got.lse == first.lse) << what << ": other bits";
-      });
-    }
-  }
-  return first;
-}
-
 TEST(Policies, of_random_layers_give_one_result_on_any_ranks_near_the_reference) {
   std::mt19937_64 random(300);
   std::uint64_t seed = 300;

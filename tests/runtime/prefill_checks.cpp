@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "comm/thread_ranks.h"
 #include "partition/sequence_grid.h"
 
 namespace ringmark::test {
@@ -92,6 +93,28 @@ void expect_near_reference(const GatheredResult& result, const TestLayer& layer,
     }
   }
   EXPECT_LE(worst, heat) << what << ": in units of the bounds";
+}
+
+GatheredResult same_on_any_ranks(const TestLayer& layer, std::int64_t fetch_budget,
+                                 const kernels::PositionEncoding& positions) {
+  GatheredResult first;
+  for (const int ranks : {1, 2, 3, 4, 5}) {
+    for (const auto merge : {runtime::Merge::kScores, runtime::Merge::kLandmarks}) {
+      const auto balance = ranks % 2 == 0 ? partition::Balance::kZigzag : partition::Balance::kContiguous;
+      const Route route{balance, merge, comm::TransportChoice::kAuto};
+      runtime::PrefillOptions options = options_of(route, fetch_budget);
+      options.positions = positions;
+      comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) {
+        const GatheredResult got = run_prefill(communicator, route.transport, layer, balance, options);
+        if (communicator.rank() != 0) return;
+        if (first.out.empty()) first = got;
+        const std::string what = describe(layer) + " ranks=" + std::to_string(ranks) + " " + describe(route);
+        EXPECT_EQ(got.chunks, first.chunks) << what;
+        EXPECT_TRUE(got.out == first.out && got.lse == first.lse) << what << ": other bits";
+      });
+    }
+  }
+  return first;
 }
 
 std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,

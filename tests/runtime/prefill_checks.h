@@ -39,6 +39,11 @@ struct Bounds {
 void expect_near_reference(const GatheredResult& result, const TestLayer& layer,
                            const kernels::reference::Result& reference, const Bounds& bounds, const std::string& what);
 
+// The results of one rank; 2 to 5 ranks, under either merge, must have their bits. positions: by what the rows were
+// rotated, for policies that ask.
+GatheredResult same_on_any_ranks(const TestLayer& layer, std::int64_t fetch_budget,
+                                 const kernels::PositionEncoding& positions = {});
+
 // A run of a layer against the reference, within the engine's error. Returns the digest.
 std::uint64_t check_against_reference(comm::Communicator& communicator, const TestLayer& layer,
                                       const kernels::reference::Result& reference, const Route& route,
