@@ -26,6 +26,8 @@ class LayerSource {
   // The scale has the gain of the position encoding.
   const AttentionProblem& problem() const { return problem_; }
   const AttentionPolicy& policy() const { return policy_; }
+  // Null for a planted layer.
+  const runtime::LayerFile* file() const { return file_.get(); }
   // Of a file; empty where it has none.
   std::vector<std::int64_t> token_ids() const;
   bool has_retrieval_queries() const { return file_ != nullptr && file_->has_retrieval_queries(); }

@@ -25,6 +25,19 @@ std::optional<double> parse_real(const std::string& text) {
   return number;
 }
 
+// What stands between the commas.
+std::vector<std::string> entries_of(const std::string& text) {
+  std::vector<std::string> entries(1);
+  for (const char letter : text) {
+    if (letter == ',') {
+      entries.emplace_back();
+    } else {
+      entries.back() += letter;
+    }
+  }
+  return entries;
+}
+
 }  // namespace
 
 const OptionValue* find_value(const OptionValues& values, const std::string& name) {
@@ -81,19 +94,29 @@ std::optional<double> read_fraction(const OptionValues& values, const std::strin
   return number;
 }
 
+std::optional<std::vector<double>> read_fractions(const OptionValues& values, const std::string& name,
+                                                  std::size_t count) {
+  const OptionValue* const value = find_value(values, name);
+  if (value == nullptr) return std::nullopt;
+  std::vector<double> fractions;
+  for (const std::string& entry : entries_of(value->text)) {
+    const auto number = parse_real(entry);
+    if (number && *number >= 0 && *number <= 1) fractions.push_back(*number);
+  }
+  if (fractions.size() != count || entries_of(value->text).size() != count) {
+    refuse(*value, fmt::format("a list of {} numbers in [0, 1]", count));
+  }
+  return fractions;
+}
+
 std::optional<std::vector<std::int64_t>> read_counts(const OptionValues& values, const std::string& name) {
   const OptionValue* const value = find_value(values, name);
   if (value == nullptr) return std::nullopt;
   std::vector<std::int64_t> counts;
-  std::string_view rest = value->text;
-  for (bool more = true; more;) {
-    const std::size_t comma = rest.find(',');
-    const auto count = parse_count(rest.substr(0, comma));
-    if (!count)
-      refuse(*value, fmt::format("a list of whole numbers: entry {} is '{}'", counts.size(), rest.substr(0, comma)));
+  for (const std::string& entry : entries_of(value->text)) {
+    const auto count = parse_count(entry);
+    if (!count) refuse(*value, fmt::format("a list of whole numbers: entry {} is '{}'", counts.size(), entry));
     counts.push_back(*count);
-    more = comma != std::string_view::npos;
-    if (more) rest.remove_prefix(comma + 1);
   }
   return counts;
 }

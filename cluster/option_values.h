@@ -27,6 +27,9 @@ std::optional<std::uint64_t> read_seed(const OptionValues& values, const std::st
 std::optional<double> read_positive(const OptionValues& values, const std::string& name, double high);
 // A number in [0, 1].
 std::optional<double> read_fraction(const OptionValues& values, const std::string& name);
+// So many numbers in [0, 1], separated by commas.
+std::optional<std::vector<double>> read_fractions(const OptionValues& values, const std::string& name,
+                                                  std::size_t count);
 // Whole numbers >= 0, separated by commas.
 std::optional<std::vector<std::int64_t>> read_counts(const OptionValues& values, const std::string& name);
 

@@ -173,6 +173,10 @@ void read_attention(const OptionValues& values, PrefillOptions& options) {
 void read_execution(const OptionValues& values, PrefillOptions& options) {
   if (options.policy.name == "dense") {
     options.dense = read_dense(values);
+  } else if (options.policy.name == "nsa") {
+    options.nsa = read_nsa(values);
+  } else if (options.policy.name == "compressive") {
+    options.compressive = read_compressive(values);
   } else {
     options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
   }
@@ -202,7 +206,7 @@ void check_policy(const OptionValues& values, const PrefillOptions& options) {
   if (is_kept_policy(options.policy)) return;
   const auto refuse = [&](const char* name) {
     const OptionValue* const given = find_value(values, name);
-    if (given == nullptr || options.dense) return;
+    if (given == nullptr || options.dense || options.nsa || options.compressive) return;
     fail_bad_input(
         fmt::format("{} = {} does not go with --policy {}{}", given->origin, given->text, options.policy.name,
                     options.policy.choice ? fmt::format(" --choice {}", name_of(*options.policy.choice)) : ""));
@@ -306,8 +310,9 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
 po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
   for (const OptionGroup& group :
-       {input_options(), policy_options(), landmark_options(), dense_options(), logit_options(), position_options(),
-        execution_options(), gpu_options(), output_options(), recall_options(), planted_options()}) {
+       {input_options(), policy_options(), landmark_options(), dense_options(), nsa_options(), compressive_options(),
+        logit_options(), position_options(), execution_options(), gpu_options(), output_options(), recall_options(),
+        planted_options()}) {
     all.add(group.options());
   }
   return all;

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "cluster/compressive_options.h"
 #include "cluster/dense_options.h"
 #include "cluster/logit_options.h"
+#include "cluster/nsa_options.h"
 #include "cluster/option_layers.h"
 #include "cluster/policy_options.h"
 #include "cluster/run_options.h"
@@ -60,7 +62,9 @@ struct PrefillOptions : RunOptions {
   kernels::PositionEncoding positions;  // kind none: the input has its positions
   LogitOptions logits;
 
-  std::optional<DenseOptions> dense;  // set: exact causal attention, which chooses nothing
+  std::optional<DenseOptions> dense;             // set: exact causal attention, which chooses nothing
+  std::optional<NsaOptions> nsa;                 // set: the policy
+  std::optional<CompressivePolicy> compressive;  // set: the policy, but for its memory, which the input may say
   runtime::Merge merge = runtime::Merge::kAuto;
   partition::Balance balance = partition::Balance::kZigzag;
   TransportName transport = TransportName::kAuto;

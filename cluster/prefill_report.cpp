@@ -41,7 +41,12 @@ std::string policy_text(const PrefillReport& r) {
   std::string text = fmt::format("{}: chunk {}{}", r.policy_name, r.problem.chunk_size,
                                  r.problem.landmark_slots ? " with landmark slot" : "");
   if (policy.edge == WindowEdge::kSegment) {
-    return text + fmt::format(", segment {}, memory {}", policy.segment, policy.window);
+    text += fmt::format(", segment {}, memory {}", policy.segment, policy.window);
+    if (!r.compressive) return text;
+    return text + fmt::format(", {} compressed slots of {} tokens", r.compressive->slots, r.compressive->rate);
+  }
+  if (!r.gates.empty()) {
+    return text + fmt::format(", window {}, top {}, gates {}", policy.window, policy.topk, r.gates);
   }
   text += fmt::format(", window {}, top {}, sinks {}", policy.window, policy.topk, policy.sinks);
   if (policy.landmark_positions == LandmarkPositions::kStingy) text += ", stingy positions";
@@ -106,6 +111,11 @@ std::string report_json(const PrefillReport& r) {
   json["fusion"] = name_of(r.policy.fusion);
   if (r.policy.edge == WindowEdge::kSegment) json["segment"] = r.policy.segment;
   if (r.policy.scorer == Scorer::kLandmark) json["landmark_positions"] = name_of(r.policy.landmark_positions);
+  if (!r.gates.empty()) json["gates"] = r.gates;
+  if (r.compressive) {
+    json["compressed_slots"] = r.compressive->slots;
+    json["compression_rate"] = r.compressive->rate;
+  }
   json["selection_digest"] = digest_text(r.selection_digest);
   for (const auto& [stage, value] : r.seconds) json["seconds"][stage] = value;
   json["bytes_fetched"] = r.bytes_fetched;

@@ -10,6 +10,7 @@
 #include "cluster/position_fields.h"
 #include "cluster/run_options.h"
 #include "cluster/stage_seconds.h"
+#include "core/compressive_policy.h"
 #include "core/problem.h"
 #include "kvstore/block_codec.h"
 #include "runtime/landmark_queries.h"
@@ -39,6 +40,8 @@ struct PrefillReport {
   AttentionProblem problem;
   std::string policy_name;
   AttentionPolicy policy;
+  std::string gates;                             // nsa: where they are from, or what they are
+  std::optional<CompressivePolicy> compressive;  // only of this policy
   std::int64_t documents = 1;
   int ranks = 1;
   int threads = 1;

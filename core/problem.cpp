@@ -4,16 +4,11 @@
 #include <cmath>
 #include <string>
 
+#include "core/check_range.h"
 #include "core/error.h"
 
 namespace ringmark {
 namespace {
-
-void check_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return;
-  fail_bad_input(std::string(field) + " = " + std::to_string(value) + " is outside [" + std::to_string(low) + ", " +
-                 std::to_string(high) + "]");
-}
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 

@@ -2,7 +2,10 @@
 // multiply-adds, so that the scalar, AVX2 and AVX-512 paths give the same bits. Relative error 1e-7; 2^0 is exactly 1.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 namespace ringmark::kernels {
 
@@ -23,6 +26,15 @@ inline float exp2_fraction(float f) {
   float value = kExp2Coefficients[0];
   for (int i = 1; i < 7; ++i) value = std::fma(value, f, kExp2Coefficients[i]);
   return value;
+}
+
+// exp(x) for x <= 0, or above it by rounding; 0 below the smallest normal number, NaN for NaN.
+inline float exp_of_negative(float x) {
+  if (std::isnan(x)) return x;
+  const float t = std::max(x * kLog2E, -126.0f);
+  const float n = std::nearbyint(t);
+  const auto power = std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
+  return x * kLog2E < -126.0f ? 0.0f : exp2_fraction(t - n) * power;
 }
 
 }  // namespace ringmark::kernels

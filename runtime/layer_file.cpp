@@ -95,6 +95,28 @@ std::vector<std::int64_t> LayerFile::positions(const partition::Layout& layout, 
   return positions;
 }
 
+bool LayerFile::has_gates() const {
+  const StoredTensor* const gates = file_.header().find("gates");
+  if (gates == nullptr) return false;
+  expect_shape(file_, *gates, {problem_.tokens, problem_.heads, 3});
+  dtype_of(file_, *gates);
+  return true;
+}
+
+std::vector<float> LayerFile::gates(const partition::Layout& layout, RankId rank) const {
+  const StoredTensor& tensor = file_.tensor("gates");
+  const DType dtype = dtype_of(file_, tensor);
+  const std::vector<RowRange> rows = rows_of(layout, rank);
+  const std::int64_t width = problem_.heads * 3;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(layout.token_count(rank) * tensor.row_bytes()));
+  read_runs(file_, tensor, rows, bytes);
+  const std::int64_t bad = first_nonfinite_row(bytes, dtype, width);
+  if (bad >= 0) fail_in(file_, fmt::format("tensor gates holds NaN or infinity at token {}", row_of(rows, bad)));
+  std::vector<float> gates(static_cast<std::size_t>(layout.token_count(rank) * width));
+  widen(bytes.data(), dtype, std::ssize(gates), gates.data());
+  return gates;
+}
+
 void LayerFile::take_landmark_queries(LandmarkQuery from) {
   check_landmark_queries(file_, problem_, from);
   landmark_query_ = from;

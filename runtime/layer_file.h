@@ -49,6 +49,11 @@ class LayerFile {
   // kernels::kMaxPosition.
   std::vector<std::int64_t> positions(const partition::Layout& layout, RankId rank) const;
 
+  // Is there a tensor `gates`, [N, H, 3] of any float dtype? Throws Error(kBadInput) for one of another form.
+  bool has_gates() const;
+  // Its rows of the rank, widened. Throws Error(kBadInput) naming the token of a value that is NaN or infinite.
+  std::vector<float> gates(const partition::Layout& layout, RankId rank) const;
+
   // Throws Error(kBadInput) when the file has not the tensor that they come from. To be called before load().
   void take_landmark_queries(LandmarkQuery from);
 

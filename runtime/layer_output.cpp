@@ -12,6 +12,7 @@ namespace {
 
 SharedFile describe(const OutputFile& file, const AttentionProblem& problem, const AttentionPolicy& policy) {
   SharedFile shared{file.path, result_tensors(problem, problem.tokens), policy_metadata(problem, policy)};
+  for (const auto& [key, value] : file.metadata) shared.metadata.insert_or_assign(key, value);
   if (file.with_chunks && policy.selects()) shared.tensors.push_back(chunks_tensor(problem, policy));
   return shared;
 }

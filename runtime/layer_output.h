@@ -18,6 +18,7 @@ namespace ringmark::runtime {
 struct OutputFile {
   std::string path;
   bool with_chunks = false;
+  std::map<std::string, std::string> metadata = {};  // besides that of every result, or instead of it
 };
 
 // What every file of results holds: o and lse of `rows` rows, and the policy behind them.

@@ -12,7 +12,7 @@ std::vector<float> round_to_float(const std::vector<double>& values) { return {v
 
 PrefillResult reference_prefill(comm::Communicator& communicator, const AttentionProblem& problem,
                                 const AttentionPolicy& policy, const partition::Layout& layout, const LayerShard& shard,
-                                int threads) {
+                                const ReferenceOfRows& attend) {
   PrefillResult result;
   const kernels::reference::Layer layer = [&] {
     const auto span = result.clock.time("fetch");
@@ -20,12 +20,21 @@ PrefillResult reference_prefill(comm::Communicator& communicator, const Attentio
   }();
   const auto span = result.clock.time("attend");
   const std::vector<TokenId> tokens = layout.tokens_of(RankId(communicator.rank()));
-  kernels::reference::Result reference = kernels::reference::attend(layer, tokens, threads);
+  kernels::reference::Result reference = attend(layer, tokens);
   result.out = round_to_float(reference.out);
   result.lse = round_to_float(reference.lse);
   result.selection = std::move(reference.selection);
   result.bytes_fetched = gathered_key_bytes(problem, std::ssize(tokens));
   return result;
+}
+
+PrefillResult reference_prefill(comm::Communicator& communicator, const AttentionProblem& problem,
+                                const AttentionPolicy& policy, const partition::Layout& layout, const LayerShard& shard,
+                                int threads) {
+  return reference_prefill(communicator, problem, policy, layout, shard,
+                           [threads](const kernels::reference::Layer& layer, std::span<const TokenId> tokens) {
+                             return kernels::reference::attend(layer, tokens, threads);
+                           });
 }
 
 }  // namespace ringmark::runtime

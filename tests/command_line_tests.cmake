@@ -55,6 +55,9 @@ add_test(NAME backward COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/backward.sh
   $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
 set_tests_properties(backward PROPERTIES TIMEOUT 300 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_test(NAME pooled COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/pooled.sh $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA})
+set_tests_properties(pooled PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2
+  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
 # A few random moments, and a hundred.
 add_test(NAME kill_points COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/kill_points.sh
   $<TARGET_FILE:ringmark> ${RINGMARK_TEST_DATA}/layer.safetensors 12)

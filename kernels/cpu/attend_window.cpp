@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "kernels/cpu/attend_tile.h"
 #include "kernels/cpu/online_tile.h"
+#include "kernels/cpu/row_tiles.h"
 #include "kernels/head_group.h"
 
 namespace ringmark::kernels {
@@ -42,24 +43,6 @@ struct Sight {
             std::clamp<std::int64_t>(query + 1 - slots.begin, 0, keys), query - slots.begin};
   }
 };
-
-// Rows of consecutive tokens of one document, so that the chunks a tile walks are the chunks its rows see.
-std::vector<RowRange> cut_tiles(const Problem& problem, RowRange rows, std::int64_t most_tokens) {
-  std::vector<RowRange> tiles;
-  TokenId document_end;
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const TokenId token = problem.tokens[static_cast<std::size_t>(row)];
-    const bool continues = !tiles.empty() && tiles.back().size() < most_tokens && token < document_end &&
-                           token == problem.tokens[static_cast<std::size_t>(row - 1)] + 1;
-    if (continues) {
-      tiles.back().end = row + 1;
-    } else {
-      document_end = problem.grid.document_of(token).tokens.end;
-      tiles.push_back({row, row + 1});
-    }
-  }
-  return tiles;
-}
 
 // The work of one thread: one tile of one kv head at a time.
 class WindowTile {
@@ -132,7 +115,7 @@ void attend_window(const AttentionProblem& problem, const partition::SequenceGri
   const Problem all{problem, grid, queries, tokens, blocks, out, lse, sink_queries};
   const TileKernels& kernels = cpu::tile_kernels();
   const std::int64_t most_tokens = cpu::tile_tokens(rows.size() * problem.kv_heads, problem.group(), threads);
-  const std::vector<RowRange> tiles = cut_tiles(all, rows, most_tokens);
+  const std::vector<RowRange> tiles = cpu::cut_tiles(grid, tokens, rows, most_tokens);
   std::vector<WindowTile> workers(static_cast<std::size_t>(threads), WindowTile(all, kernels, most_tokens));
   const std::int64_t tasks = static_cast<std::int64_t>(tiles.size()) * problem.kv_heads;
   // Last tiles first: they see the most keys.

@@ -1,7 +1,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -41,15 +40,6 @@ class ChunkKeys {
   std::vector<float> keys_;        // [count][head_dim]
   std::vector<float> components_;  // [head_dim][count]
 };
-
-// exp(x) for x <= 0; 0 below the smallest normal number, NaN for NaN.
-float exp_of_negative(float x) {
-  if (std::isnan(x)) return x;
-  const float t = std::max(x * kLog2E, -126.0f);
-  const float n = std::nearbyint(t);
-  const auto power = std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
-  return x * kLog2E < -126.0f ? 0.0f : exp2_fraction(t - n) * power;
-}
 
 // key = sum_j weight_j key_j. The first product starts the chain, so that a single key comes out as it is.
 void mix_keys(const ChunkKeys& keys, const float* weights, float* key) {

@@ -12,6 +12,7 @@ namespace ringmark::kernels::cpu {
 
 class ChunkPanels {
  public:
+  // For blocks of no more keys than this shape's, of the same head_dim.
   explicit ChunkPanels(const BlockShape& shape);
 
   // Packs slots [first, first + count) of a block; no other slot is read. Valid until the next call.
@@ -22,7 +23,6 @@ class ChunkPanels {
   float* scores() { return scores_.data(); }
 
  private:
-  BlockShape shape_;
   AlignedFloats keys_;
   AlignedFloats values_;
   AlignedFloats widened_;

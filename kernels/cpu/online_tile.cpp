@@ -56,6 +56,13 @@ void OnlineTile::open(const RowsView& queries, RowRange tokens, const HeadGroup&
   std::fill_n(sum_.begin(), rows(), 0.0f);
 }
 
+void OnlineTile::close(std::int64_t row, float* out, float& lse) const {
+  const float* gathered = out_.data() + row * out_stride_;
+  const float sum = sum_[static_cast<std::size_t>(row)];
+  for (std::int64_t k = 0; k < head_dim_; ++k) out[k] = sum == 0.0f ? 0.0f : gathered[k] / sum;
+  lse = sum == 0.0f ? kEmptyLse : static_cast<float>(top_[static_cast<std::size_t>(row)] + std::log(double{sum}));
+}
+
 void OnlineTile::open_for_sinks(const RowsView& queries, RowRange tokens) {
   sink_queries_.resize(queries_.size());
   for (std::int64_t n = 0; n < tokens_; ++n) {
@@ -69,13 +76,6 @@ void OnlineTile::resume(std::int64_t row, const float* out, float lse) {
   std::copy_n(out, head_dim_, this->out(row));
   top(row) = lse;
   sum(row) = 1.0f;
-}
-
-void OnlineTile::close(std::int64_t row, float* out, float& lse) const {
-  const float* gathered = out_.data() + row * out_stride_;
-  const float sum = sum_[static_cast<std::size_t>(row)];
-  for (std::int64_t k = 0; k < head_dim_; ++k) out[k] = sum == 0.0f ? 0.0f : gathered[k] / sum;
-  lse = sum == 0.0f ? kEmptyLse : static_cast<float>(top_[static_cast<std::size_t>(row)] + std::log(double{sum}));
 }
 
 void OnlineTile::see(std::int64_t token, const KeyRun& run) {

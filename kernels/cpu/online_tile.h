@@ -33,7 +33,8 @@ enum class QuerySet { kOwn, kForSinks };
 
 class OnlineTile {
  public:
-  // problem: of the layer; its scale, cap and slopes make the logits.
+  // problem: of the layer; its scale, cap and slopes make the logits. Blocks that it attends to may be of another
+  // dtype, and are no longer than a chunk.
   OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows);
 
   // These tokens' queries of one group. Nothing is gathered yet. first_head: the number, in the layer, of head 0 of the
@@ -56,6 +57,9 @@ class OnlineTile {
 
   // What the row has attended to: out [head_dim] and its lse. Nothing: out = 0, lse = -inf.
   void close(std::int64_t row, float* out, float& lse) const;
+
+  // The scaled query of a row.
+  const float* query(std::int64_t row) const { return queries_.data() + row * head_dim_; }
 
   std::int64_t rows() const { return tokens_ * group_.heads; }
   // What a row has gathered: sum over its keys of e^(score - top) v, unnormalised, and of e^(score - top).

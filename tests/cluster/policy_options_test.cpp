@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -200,6 +201,43 @@ TEST(LandmarkOptions, need_a_tensor_and_landmarks_that_nobody_keeps) {
   EXPECT_EQ(refusal_of({"--landmark-query", "chunk"}),
             "--landmark-query = chunk does not go with --planted: a generated layer has no such tensor");
   EXPECT_EQ(refusal_of({"--landmark-query", "token"}), "--landmark-query = token is not one of slot, chunk, shared");
+}
+
+TEST(PolicyOptions, nsa_takes_gates) {
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k"}, {}).nsa);
+  const auto options = parse_prefill_options({"--planted", "1k", "--policy", "nsa", "--gates", "0.5,0,1"}, {});
+  ASSERT_TRUE(options.nsa);
+  EXPECT_EQ(options.nsa->gates, (std::array<float, 3>{0.5f, 0.0f, 1.0f}));
+  EXPECT_FALSE(parse_prefill_options({"--planted", "1k", "--policy", "nsa"}, {}).nsa->gates);
+  for (const std::string gates : {"1", "1,1", "1,1,1,1", "1,,1", "1,1,", "2,0,0", "-1,0,0", "nan,0,0", "a,b,c"}) {
+    EXPECT_EQ(refusal_of({"--policy", "nsa", "--gates", gates}),
+              "--gates = " + gates + " is not a list of 3 numbers in [0, 1]");
+  }
+}
+
+TEST(PolicyOptions, compressive_takes_slots_and_rate) {
+  const auto options = parse_prefill_options({"--planted", "1k", "--policy", "compressive", "--segment", "1k",
+                                              "--memory", "96", "--compressed-slots", "0", "--compression-rate", "8"},
+                                             {});
+  ASSERT_TRUE(options.compressive);
+  EXPECT_EQ(options.compressive->segment, 1024);
+  EXPECT_EQ(options.policy.window, 96);
+  EXPECT_EQ(options.compressive->slots, 0);
+  EXPECT_EQ(options.compressive->rate, 8);
+  EXPECT_EQ(refusal_of({"--policy", "compressive"}), "--policy compressive needs --segment TOKENS");
+  EXPECT_EQ(refusal_of({"--policy", "compressive", "--segment", "64", "--compression-rate", "0"}),
+            "--compression-rate = 0 is not a whole number in [1, 1024]");
+  for (const Arguments& refused : std::initializer_list<Arguments>{{"--topk", "4"},
+                                                                   {"--window", "64"},
+                                                                   {"--digest"},
+                                                                   {"--merge", "scores"},
+                                                                   {"--snapshot", "kept"},
+                                                                   {"--reuse", "kept"},
+                                                                   {"--backend", "cuda"}}) {
+    Arguments arguments = {"--policy", "compressive", "--segment", "64"};
+    arguments.insert(arguments.end(), refused.begin(), refused.end());
+    EXPECT_NE(refusal_of(arguments).find(refused[0]), std::string::npos) << refusal_of(arguments);
+  }
 }
 
 }  // namespace

@@ -116,15 +116,8 @@ std::int64_t needed_budget(const TestLayer& layer) {
   return 2 * chunks * layer.problem.kv_heads * kernels::BlockShape::of(layer.problem).bytes();
 }
 
-GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoice transport, const TestLayer& layer,
-                           partition::Balance balance, const runtime::PrefillOptions& options) {
-  const AttentionProblem& problem = layer.problem;
-  const partition::SequenceGrid grid(problem, layer.policy);
-  const partition::Layout layout = partition::make_layout(grid, communicator.size(), balance);
-  const RankId rank(communicator.rank());
-  runtime::LayerShard shard = layer.shard(layout, rank);
-  const runtime::PrefillResult result =
-      engine_under_test().prefill(communicator, transport, problem, layer.policy, layout, shard, options);
+GatheredResult gather_result(comm::Communicator& communicator, const AttentionProblem& problem,
+                             const partition::Layout& layout, const runtime::PrefillResult& result) {
   GatheredResult gathered;
   const std::int64_t heads = problem.heads;
   gathered.out = gather(communicator, layout, problem.tokens, heads * problem.head_dim, result.out);
@@ -138,6 +131,18 @@ GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoi
   gathered.digest = static_cast<std::uint64_t>(sums[0]);
   gathered.bytes_fetched = sums[1];
   return gathered;
+}
+
+GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoice transport, const TestLayer& layer,
+                           partition::Balance balance, const runtime::PrefillOptions& options) {
+  const AttentionProblem& problem = layer.problem;
+  const partition::SequenceGrid grid(problem, layer.policy);
+  const partition::Layout layout = partition::make_layout(grid, communicator.size(), balance);
+  const RankId rank(communicator.rank());
+  runtime::LayerShard shard = layer.shard(layout, rank);
+  const runtime::PrefillResult result =
+      engine_under_test().prefill(communicator, transport, problem, layer.policy, layout, shard, options);
+  return gather_result(communicator, problem, layout, result);
 }
 
 kernels::reference::Result run_reference(const TestLayer& layer) {

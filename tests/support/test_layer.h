@@ -92,6 +92,10 @@ struct GatheredResult {
   std::int64_t bytes_fetched = 0;
 };
 
+// Collective.
+GatheredResult gather_result(comm::Communicator& communicator, const AttentionProblem& problem,
+                             const partition::Layout& layout, const runtime::PrefillResult& result);
+
 // Collective. Output buffers of the engine are its own; fetch arenas, tables and lists are checked by their results.
 GatheredResult run_prefill(comm::Communicator& communicator, comm::TransportChoice transport, const TestLayer& layer,
                            partition::Balance balance, const runtime::PrefillOptions& options);
