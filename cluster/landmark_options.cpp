@@ -17,11 +17,16 @@ constexpr std::array kQueries = {LandmarkQuery::kSlot, LandmarkQuery::kChunk, La
 }  // namespace
 
 OptionGroup landmark_options() {
-  OptionGroup group("Landmarks of hils");
-  group.add("landmark-query", "NAME",
-            "where the landmark query of a chunk comes from: slot (the retrieval query at its last slot), chunk (the "
-            "tensor chunk_landmark_q, one a full chunk) or shared (the tensor shared_landmark_q, one for all) "
-            "(default: slot)");
+  OptionGroup group("Landmarks and retrieval queries of hils");
+  group
+      .add("landmark-query", "NAME",
+           "where the landmark query of a chunk comes from: slot (the retrieval query at its last slot), chunk (the "
+           "tensor chunk_landmark_q, one a full chunk) or shared (the tensor shared_landmark_q, one for all) "
+           "(default: slot)")
+      .add_switch(
+          "calibrate",
+          "make the retrieval queries of the tensors hidden and calibration.q, .up, .down and .norm, before any "
+          "rotation");
   return group;
 }
 
@@ -39,6 +44,18 @@ LandmarkQuery read_landmark_query(const OptionValues& values) {
   const OptionValue* const backend = find_value(values, "backend");
   if (backend != nullptr && backend->text == "cuda") refuse("backend cuda", "limit: cpu or reference");
   return *from;
+}
+
+bool read_calibrate(const OptionValues& values) {
+  if (!read_switch(values, "calibrate")) return false;
+  const OptionValue* const given = find_value(values, "calibrate");
+  const auto refuse = [&](const char* name, const char* why) {
+    if (find_value(values, name) == nullptr) return;
+    fail_bad_input(fmt::format("{} does not go with --{}: {}", given->origin, name, why));
+  };
+  refuse("planted", "a generated layer has no hidden states");
+  refuse("reuse", "kept rows are compared with landmark_q");
+  return true;
 }
 
 }  // namespace ringmark::cluster

@@ -1,4 +1,5 @@
-// `--landmark-query NAME`: where the landmark query of a chunk comes from.
+// `--landmark-query NAME`: where the landmark query of a chunk comes from. `--calibrate`: retrieval queries are made of
+// hidden states.
 #pragma once
 
 #include "cluster/option_group.h"
@@ -11,5 +12,7 @@ OptionGroup landmark_options();
 // Throws Error(kBadInput) where the queries cannot come from elsewhere than the slots: a generated layer, a GPU, and
 // what is kept in a snapshot, which does not say how its landmarks were built.
 runtime::LandmarkQuery read_landmark_query(const OptionValues& values);
+// Are the retrieval queries made of hidden states? Throws Error(kBadInput) for a generated layer, and for --reuse.
+bool read_calibrate(const OptionValues& values);
 
 }  // namespace ringmark::cluster

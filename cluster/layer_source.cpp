@@ -31,6 +31,7 @@ void LayerSource::open_file(const PrefillOptions& options) {
   policy_ = file_->policy();
   apply_policy(options.policy);
   file_->take_landmark_queries(options.landmark_query);
+  if (options.calibrate) file_->take_calibration();
   encoding_ = options.positions;
   if (policy_.landmark_positions == LandmarkPositions::kStingy && file_->has_positions()) {
     fail_bad_input("landmark-positions = stingy does not go with the tensor positions of the input; limit: true");
@@ -104,7 +105,7 @@ std::optional<PositionReport> LayerSource::positions() const {
 
 runtime::LayerShard LayerSource::shard(const partition::Layout& layout, RankId rank, int threads) const {
   if (file_ == nullptr) return planted_->make_shard(layout, rank, threads);
-  runtime::LayerShard shard = file_->load(layout, rank);
+  runtime::LayerShard shard = file_->load(layout, rank, threads);
   if (encoding_.rotates()) {
     const std::vector<TokenId> tokens = layout.tokens_of(rank);
     const auto positions =

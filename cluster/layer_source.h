@@ -32,6 +32,9 @@ class LayerSource {
   std::vector<std::int64_t> token_ids() const;
   bool has_retrieval_queries() const { return file_ != nullptr && file_->has_retrieval_queries(); }
 
+  // What it takes to make retrieval queries of hidden states; 0 where they are not.
+  std::int64_t calibration_bytes(int threads) const { return file_ != nullptr ? file_->calibration_bytes(threads) : 0; }
+
   // Whether shards have sink queries, those of StreamingLLM.
   bool caches_sinks() const { return caches_sinks_; }
   // How the shard's rows are rotated; nothing where they are taken as they are.

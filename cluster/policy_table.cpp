@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::array kPolicies = {
     PolicyRow{"hils", "HiLS-Attention, arXiv 2607.02980", "s = a q~.k'_c + b'_c; w = softmax(s of the top K, lse_0)",
-              "--topk --window --chunk --sinks --choice --merge --landmark-query",
+              "--topk --window --chunk --sinks --choice --merge --landmark-query --calibrate",
               "choice; softmax inside window and chunks", "golden.py"},
     PolicyRow{"mean", "HiLS-Attention, arXiv 2607.02980", "as hils with k'_c = mean of k and b'_c = ln of their number",
               "--topk --window --chunk --sinks --choice --merge", "choice; softmax inside window and chunks",

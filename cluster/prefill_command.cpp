@@ -178,6 +178,8 @@ class PrefillCommand {
       plan.items.push_back(
           {"encoded blocks", runtime::snapshot_buffer_bytes(problem(), options_.kv_format, shard.chunks)});
     }
+    if (const auto bytes = source_->calibration_bytes(threads_); bytes > 0)
+      plan.items.push_back({"calibration", bytes});
     if (const auto bytes = runtime::landmark_query_bytes(problem(), options_.landmark_query, shard.chunks); bytes > 0) {
       plan.items.push_back({"landmark queries", bytes});
     }
@@ -310,6 +312,7 @@ class PrefillCommand {
     report.union_ratio = runtime::union_ratios(ranks_, result.selection, tokens);
     report.positions = source_->positions();
     report.landmark_query = options_.landmark_query;
+    report.calibrated = options_.calibrate;
     report.tokens_resumed = tokens_resumed_;
     report.snapshot = snapshot_;
     report.recall = recall_;

@@ -302,6 +302,7 @@ PrefillOptions parse_prefill_options(const std::vector<std::string>& arguments, 
   options.landmark_query = read_landmark_query(values);
   options.logits = read_logit_options(values);
   check_landmark_positions(values, options);
+  options.calibrate = read_calibrate(values);
   read_reuse(values, options);
   options.recall = read_recall(values, options.policy.name, options.backend);
   return options;

@@ -59,6 +59,7 @@ struct PrefillOptions : RunOptions {
   std::optional<double> scale;
   PolicyOptions policy;
   runtime::LandmarkQuery landmark_query = runtime::LandmarkQuery::kSlot;
+  bool calibrate = false;               // retrieval queries are made of hidden states
   kernels::PositionEncoding positions;  // kind none: the input has its positions
   LogitOptions logits;
 

@@ -68,6 +68,7 @@ std::string report_table(const PrefillReport& r) {
   if (r.reuse) row("reused", reuse_text(*r.reuse, p.tokens));
   row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
   row("policy", policy_text(r));
+  if (r.calibrated) row("retrieval queries", "of hidden states");
   if (r.landmark_query != runtime::LandmarkQuery::kSlot) {
     row("landmark queries", r.landmark_query == runtime::LandmarkQuery::kChunk ? "one a chunk" : "one for all chunks");
   }
@@ -140,6 +141,7 @@ std::string report_json(const PrefillReport& r) {
     json["choices"] = r.pairs;
     json["choices_settled_exactly"] = r.exact_pairs;
   }
+  if (r.calibrated) json["calibrated"] = true;
   if (r.landmark_query != runtime::LandmarkQuery::kSlot) json["landmark_query"] = name_of(r.landmark_query);
   if (r.positions) json["positions"] = positions_json(*r.positions, r.problem);
   if (r.reuse) {

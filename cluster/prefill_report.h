@@ -61,6 +61,7 @@ struct PrefillReport {
   std::int64_t peak_memory_bytes = 0;   // max over ranks
   std::int64_t tokens_resumed = 0;      // done by earlier runs, all ranks
   std::optional<PositionReport> positions;
+  bool calibrated = false;
   runtime::LandmarkQuery landmark_query = runtime::LandmarkQuery::kSlot;
   std::optional<SnapshotReport> snapshot;
   std::optional<ReuseReport> reuse;

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "kernels/positions/encoding.h"
 #include "runtime/layer_tensors.h"
+#include "runtime/query_calibration.h"
 
 namespace ringmark::runtime {
 namespace {
@@ -122,8 +123,19 @@ void LayerFile::take_landmark_queries(LandmarkQuery from) {
   landmark_query_ = from;
 }
 
-LayerShard LayerFile::load(const partition::Layout& layout, RankId rank) const {
-  LayerShard shard = load(rows_of(layout, rank));
+void LayerFile::take_calibration() {
+  check_calibration(file_, problem_);
+  calibrates_ = has_retrieval_queries_ = true;
+}
+
+std::int64_t LayerFile::calibration_bytes(int threads) const {
+  return calibrates_ ? runtime::calibration_bytes(file_, problem_, threads) : 0;
+}
+
+LayerShard LayerFile::load(const partition::Layout& layout, RankId rank, int threads) const {
+  const std::vector<RowRange> rows = rows_of(layout, rank);
+  LayerShard shard = load(rows);
+  if (calibrates_) calibrate_retrieval_queries(file_, problem_, rows, shard, threads);
   const partition::SequenceGrid grid(problem_, policy_);
   read_landmark_queries(file_, problem_, landmark_query_, grid, layout.chunks_of(rank), shard);
   return shard;
@@ -133,7 +145,7 @@ LayerShard LayerFile::load(std::span<const RowRange> tokens) const {
   std::int64_t rows = 0;
   for (const RowRange& run : tokens) rows += run.size();
   LayerShard shard(problem_, rows, has_retrieval_queries_);
-  read_layer_rows(file_, tokens, "token", has_retrieval_queries_, shard);
+  read_layer_rows(file_, tokens, "token", has_retrieval_queries_ && !calibrates_, shard);
   return shard;
 }
 

@@ -57,10 +57,17 @@ class LayerFile {
   // Throws Error(kBadInput) when the file has not the tensor that they come from. To be called before load().
   void take_landmark_queries(LandmarkQuery from);
 
+  // Makes the retrieval queries of hidden states; throws Error(kBadInput) when the file has not what that needs. To be
+  // called before load().
+  void take_calibration();
+  // Bytes that it takes while a layer is loaded.
+  std::int64_t calibration_bytes(int threads) const;
+
   // The rank's rows, and its landmark queries. Throws Error(kBadInput) naming the tensor and the token of a value that
   // is NaN or infinite.
-  LayerShard load(const partition::Layout& layout, RankId rank) const;
-  // The rows of these tokens, in the same way, without landmark queries.
+  LayerShard load(const partition::Layout& layout, RankId rank, int threads = 1) const;
+  // The rows of these tokens, in the same way, without what is made or brought for whole chunks: landmark queries,
+  // retrieval queries of hidden states.
   LayerShard load(std::span<const RowRange> tokens) const;
 
  private:
@@ -68,6 +75,7 @@ class LayerFile {
   AttentionProblem problem_;
   AttentionPolicy policy_;
   bool has_retrieval_queries_ = false;
+  bool calibrates_ = false;
   LandmarkQuery landmark_query_ = LandmarkQuery::kSlot;
 };
 

@@ -51,7 +51,7 @@ struct RowSights {
   const std::int32_t* rows = nullptr;
   const std::int32_t* first = nullptr;
   const std::int32_t* end = nullptr;
-  const std::int64_t* distances = nullptr;  // i - j of the row and the chunk's key 0, below 2^40; read with slopes only
+  const std::int64_t* distances = nullptr;  // i - j of the row and the chunk's key 0, below 2^40; null without slopes
   std::int64_t count = 0;
 };
 

@@ -92,7 +92,8 @@ int rows_of_block(const PackedChunk& chunk, const RowSights& sights) {
 
 // Those from row i on.
 RowSights sights_from(const RowSights& sights, std::int64_t i) {
-  return {sights.rows + i, sights.first + i, sights.end + i, sights.distances + i, sights.count - i};
+  const std::int64_t* distances = sights.distances == nullptr ? nullptr : sights.distances + i;
+  return {sights.rows + i, sights.first + i, sights.end + i, distances, sights.count - i};
 }
 
 // Logits less slope (distance - key). The distance to a key is rounded once, from a whole number: its part that fp32

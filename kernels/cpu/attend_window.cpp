@@ -62,10 +62,12 @@ class WindowTile {
     const Sight& newest = sights_[static_cast<std::size_t>(tile.size() - 1)];
     const partition::SequenceGrid& grid = problem_.grid;
     ChunkId chunk = grid.document_of(newest.query).chunks.begin;
-    for (; grid.tokens_of(chunk).begin < newest.sinks_end; ++chunk) attend_chunk(chunk, &Sight::sinks_of, sink_set());
+    for (; grid.tokens_of(chunk).begin < newest.sinks_end; ++chunk) attend_sinks(chunk);
     chunk = grid.chunk_of(oldest.window_begin);
     for (const ChunkId last = grid.chunk_of(newest.query); chunk <= last; ++chunk) {
-      attend_chunk(chunk, &Sight::window_of, cpu::QuerySet::kOwn);
+      attend_chunk(chunk, cpu::QuerySet::kOwn, [](const Sight& sight, Range<TokenId> slots, std::int64_t keys) {
+        return sight.window_of(slots, keys);
+      });
     }
     close(tile, heads);
   }
@@ -79,18 +81,21 @@ class WindowTile {
     }
   }
 
-  cpu::QuerySet sink_set() const {
-    return problem_.sink_queries != nullptr ? cpu::QuerySet::kForSinks : cpu::QuerySet::kOwn;
+  void attend_sinks(ChunkId chunk) {
+    const auto queries = problem_.sink_queries != nullptr ? cpu::QuerySet::kForSinks : cpu::QuerySet::kOwn;
+    attend_chunk(chunk, queries, [](const Sight& sight, Range<TokenId> slots, std::int64_t keys) {
+      return sight.sinks_of(slots, keys);
+    });
   }
 
-  void attend_chunk(ChunkId chunk, cpu::KeyRun (Sight::*run_of)(Range<TokenId>, std::int64_t) const,
-                    cpu::QuerySet queries) {
+  template <class RunOf>
+  void attend_chunk(ChunkId chunk, cpu::QuerySet queries, RunOf run_of) {
     const Range<TokenId> slots = problem_.grid.tokens_of(chunk);
     const bool landmark = problem_.shape.landmark_slots && slots.size() == problem_.shape.chunk_size;
     const std::int64_t keys = slots.size() - (landmark ? 1 : 0);
     tile_.attend(
         problem_.blocks, chunk,
-        [&](std::int64_t n) { return (sights_[static_cast<std::size_t>(n)].*run_of)(slots, keys); }, queries);
+        [&](std::int64_t n) { return run_of(sights_[static_cast<std::size_t>(n)], slots, keys); }, queries);
   }
 
   void close(RowRange tile, const HeadGroup& group) const {

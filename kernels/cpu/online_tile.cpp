@@ -33,13 +33,15 @@ OnlineTile::OnlineTile(const TileKernels& kernels, const AttentionProblem& probl
   const auto rows = static_cast<std::size_t>(most_rows);
   queries_.resize(rows * static_cast<std::size_t>(head_dim_));
   out_.resize(rows * static_cast<std::size_t>(out_stride_));
-  if (problem.alibi) slopes_.resize(rows);
+  if (problem.alibi) {
+    slopes_.resize(rows);
+    distances_.resize(rows);
+  }
   top_.resize(rows);
   sum_.resize(rows);
   active_.resize(rows);
   first_.resize(rows);
   end_.resize(rows);
-  distances_.resize(rows);
 }
 
 void OnlineTile::open(const RowsView& queries, RowRange tokens, const HeadGroup& group, std::int64_t first_head) {
@@ -80,11 +82,13 @@ void OnlineTile::resume(std::int64_t row, const float* out, float lse) {
 
 void OnlineTile::see(std::int64_t token, const KeyRun& run) {
   if (run.first >= run.end) return;
+  if (!distances_.empty()) {
+    std::fill_n(distances_.begin() + static_cast<std::ptrdiff_t>(seeing_), group_.heads, run.distance);
+  }
   for (std::int64_t head = 0; head < group_.heads; ++head, ++seeing_) {
     active_[seeing_] = static_cast<std::int32_t>(token * group_.heads + head);
     first_[seeing_] = static_cast<std::int32_t>(run.first);
     end_[seeing_] = static_cast<std::int32_t>(run.end);
-    distances_[seeing_] = run.distance;
   }
 }
 
@@ -93,7 +97,7 @@ void OnlineTile::attend_seeing(const BlockTable& blocks, ChunkId chunk, QuerySet
   // Panels begin at the first slot whoever sees it: the order in which a row's weights are added hangs on it.
   const std::int64_t most = *std::max_element(end_.begin(), end_.begin() + static_cast<std::ptrdiff_t>(seeing_));
   const PackedChunk packed = panels_.pack(kernels_, blocks, chunk, group_.kv_head, 0, most);
-  const RowSights sights{active_.data(), first_.data(), end_.data(), distances_.data(),
+  const RowSights sights{active_.data(), first_.data(), end_.data(), distances_.empty() ? nullptr : distances_.data(),
                          static_cast<std::int64_t>(seeing_)};
   const float* rows = queries == QuerySet::kOwn ? queries_.data() : sink_queries_.data();
   kernels_.attend_online(packed, sights, {rows, out_.data(), out_stride_, top_.data(), sum_.data()},

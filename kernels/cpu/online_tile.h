@@ -90,7 +90,7 @@ class OnlineTile {
   std::vector<std::int32_t> active_;  // which
   std::vector<std::int32_t> first_;   // of their keys
   std::vector<std::int32_t> end_;
-  std::vector<std::int64_t> distances_;
+  std::vector<std::int64_t> distances_;  // empty without ALiBi
 };
 
 }  // namespace ringmark::kernels::cpu

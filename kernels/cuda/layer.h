@@ -37,6 +37,7 @@ struct LayerShape {
   Scorer scorer = Scorer::kHils;
   float scale = 0.125f;
 
+  // Throws Error(kBadInput) for a policy that no kernel here knows.
   static LayerShape of(const AttentionProblem& problem, const AttentionPolicy& policy,
                        const partition::SequenceGrid& grid);
   LandmarkShape landmark_shape() const { return {landmark_heads, landmark_vectors, head_dim}; }

@@ -350,6 +350,7 @@ PrefillResult prefill_on_gpu(comm::Communicator& communicator, comm::cuda::Devic
                              const AttentionProblem& problem, const AttentionPolicy& policy,
                              const partition::Layout& layout, LayerShard& shard, const DevicePrefillOptions& options,
                              ProgressSink& progress, DevicePrefillResult* details) {
+  require(shard.landmark_queries().rows == 0, "landmark queries of a GPU are rows of the sequence");
   Workspace workspace;
   DeviceShard device = DeviceShard::upload(shard, workspace.stream);
   const DevicePrefillResult result =

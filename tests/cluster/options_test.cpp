@@ -19,15 +19,15 @@ using ringmark::test::TemporaryFolder;
 using Arguments = std::vector<std::string>;
 
 const std::vector<std::string> all_options = {
-    "input",         "output",     "planted",     "topk",           "window",      "chunk",     "sinks",
-    "choice",        "segment",    "memory",      "merge",          "balance",     "transport", "backend",
-    "digest",        "scale",      "policy",      "ulysses-ranks",  "topk-chunks", "json",      "fetch-mib",
-    "cu-seqlens",    "memory-gib", "deadline",    "threads",        "seed",        "quiet",     "config",
-    "log-dir",       "heads",      "kv-heads",    "head-dim",       "needles",     "agreement", "topics",
-    "dtype",         "help",       "kernels",     "fetch",          "share-gpu",   "trace",     "memory-plan",
-    "rope",          "rope-theta", "rope-factor", "rope-original",  "rope-layout", "rope-dims", "rope-periods",
-    "rope-ratio",    "reuse",      "recall",      "landmark-query", "logit-cap",   "alibi",     "softmax-zero",
-    "sink-positions"};
+    "input",          "output",     "planted",     "topk",           "window",      "chunk",     "sinks",
+    "choice",         "segment",    "memory",      "merge",          "balance",     "transport", "backend",
+    "digest",         "scale",      "policy",      "ulysses-ranks",  "topk-chunks", "json",      "fetch-mib",
+    "cu-seqlens",     "memory-gib", "deadline",    "threads",        "seed",        "quiet",     "config",
+    "log-dir",        "heads",      "kv-heads",    "head-dim",       "needles",     "agreement", "topics",
+    "dtype",          "help",       "kernels",     "fetch",          "share-gpu",   "trace",     "memory-plan",
+    "rope",           "rope-theta", "rope-factor", "rope-original",  "rope-layout", "rope-dims", "rope-periods",
+    "rope-ratio",     "reuse",      "recall",      "landmark-query", "logit-cap",   "alibi",     "softmax-zero",
+    "sink-positions", "calibrate"};
 
 // The error line of parsing, or "" when there is none.
 std::string error_of(const Arguments& arguments, const Environment& environment = {}) {

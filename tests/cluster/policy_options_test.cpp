@@ -200,6 +200,9 @@ TEST(LandmarkOptions, need_a_tensor_and_landmarks_that_nobody_keeps) {
             "--landmark-query = shared does not go with --backend cuda: limit: cpu or reference");
   EXPECT_EQ(refusal_of({"--landmark-query", "chunk"}),
             "--landmark-query = chunk does not go with --planted: a generated layer has no such tensor");
+  EXPECT_EQ(refusal_of({"--calibrate"}),
+            "--calibrate does not go with --planted: a generated layer has no hidden states");
+  EXPECT_EQ(refusal_of({"--calibrate", "--policy", "mean"}), "--calibrate = true has no meaning with --policy mean");
   EXPECT_EQ(refusal_of({"--landmark-query", "token"}), "--landmark-query = token is not one of slot, chunk, shared");
 }
 

@@ -16,10 +16,10 @@ namespace {
 
 struct MassCase : AttentionCase {
   MassCase(const AttentionProblem& p, const AttentionPolicy& wanted, std::uint64_t seed)
-      : AttentionCase(p, wanted, seed), selection(p.tokens, p.kv_heads, wanted.topk) {
+      : AttentionCase(p, wanted, seed), selection(p.tokens, wanted.choosers(p), wanted.topk) {
     for (std::int64_t row = 0; row < p.tokens; ++row) {
-      for (std::int64_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) {
-        choose_at_random(grid, random, 2, row, kv_head, selection,
+      for (std::int64_t chooser = 0; chooser < selection.choosers; ++chooser) {
+        choose_at_random(grid, random, 2, row, chooser, selection,
                          [&] { return static_cast<std::size_t>(policy.topk); });
       }
     }
@@ -50,7 +50,7 @@ struct MassCase : AttentionCase {
   Exact exact(TokenId i, std::int64_t head) const {
     const auto window = window_keys(grid, i);
     std::set<TokenId> attended(window.begin(), window.end());
-    for (const std::int32_t chunk : selection.chosen(i.value(), head / problem.group())) {
+    for (const std::int32_t chunk : selection.chosen(i.value(), head * selection.choosers / problem.heads)) {
       const Range<TokenId> slots = grid.keys_of(ChunkId(chunk));
       for (TokenId j = slots.begin; j < slots.end; ++j) attended.insert(j);
     }
@@ -90,7 +90,7 @@ void check_random_cases(int count, float logit_cap, bool alibi) {
     AttentionProblem problem = random_problem(random);
     problem.logit_cap = logit_cap;
     problem.alibi = alibi;
-    const MassCase c(problem, random_policy(random, problem), random());
+    const MassCase c(problem, random_chooser(random, problem), random());
     const std::vector<KeyMass> got = c.masses(c.chunks);
     const std::int64_t step = std::max<std::int64_t>(1, problem.tokens * problem.heads / 64);
     for (std::int64_t at = 0; at < problem.tokens * problem.heads; at += step) {
@@ -147,8 +147,8 @@ TEST(ChunkMasses, a_row_does_not_depend_on_its_neighbours) {
   const std::vector<KeyMass> all = c.masses(c.chunks);
   for (const std::int64_t row : {0, 37, 130, 131, 299}) {
     Selection chosen(1, c.selection.choosers, c.selection.topk);
-    for (std::int64_t kv_head = 0; kv_head < chosen.choosers; ++kv_head) {
-      std::ranges::copy(c.selection.slots(row, kv_head), chosen.slots(0, kv_head).begin());
+    for (std::int64_t chooser = 0; chooser < chosen.choosers; ++chooser) {
+      std::ranges::copy(c.selection.slots(row, chooser), chosen.slots(0, chooser).begin());
     }
     std::vector<KeyMass> alone(static_cast<std::size_t>(c.problem.heads));
     add_chunk_masses(c.problem, c.grid, c.queries.view().slice(row, row + 1), std::array{TokenId(row)}, chosen,

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """usage: golden_landmark_query.py RINGMARK   Landmark queries that are no rows of the sequence (`--landmark-query chunk` and
-`shared`) on 1, 2, 3 and 5 ranks against attention.py, with and without landmark slots, and equal to those of the slots where
-they are the same, rotated too. Exit code 1 when a result differs."""
+`shared`) and retrieval queries that are made of hidden states (`--calibrate`) on 1, 2, 3 and 5 ranks against attention.py, with
+and without landmark slots; landmark queries equal to those of the slots where they are the same, rotated too. Exit code 1 when
+a result differs."""
 import os
 import sys
 import tempfile
@@ -61,6 +62,35 @@ def check_against_formulas(ringmark, queries, kind):
     print(f"{kind:<7} slots {queries.shape.landmark_slots!s:<6} largest difference {worst:.1e}", flush=True)
 
 
+def check_calibration(ringmark, queries):
+    """q~ = norm . x / rms x, x = W_q h + W_up W_down h, of the file's own hidden states and weights."""
+    shape, layer = queries.shape, queries.layer
+    random, model, low = np.random.default_rng(shape.seed + 200), 48, 5
+    width = shape.heads * shape.head_dim
+    draw = lambda *extents: random.standard_normal(extents).astype(np.float32)
+    hidden, of_q, up, down, norm = draw(int(layer.starts[-1]), model), draw(width, model), draw(width, low), \
+        draw(low, model), draw(shape.head_dim)
+    tensors = {name: values for name, values in layer.tensors.items() if name != "landmark_q"}
+    metadata = {"chunk_size": shape.chunk, "landmark_slots": int(shape.landmark_slots)}
+    weights = {"calibration.q": of_q, "calibration.up": up, "calibration.down": down, "calibration.norm": norm}
+    write_safetensors(queries.path, {**tensors, "hidden": hidden, **weights, "cu_seqlens": layer.starts.astype(np.int64)},
+                      metadata)
+    wide = hidden.astype(float)
+    x = (wide @ of_q.T.astype(float) + (wide @ down.T) @ up.T).reshape(len(hidden), shape.heads, shape.head_dim)
+    retrieval = norm * x / np.sqrt((x * x).mean(axis=2, keepdims=True) + 1e-6)
+    worst = 0.0
+    for ranks in (1, 2, 3, 5):
+        found = queries.run(ringmark, ranks, "--calibrate")
+        for at in range(len(shape.lengths)):
+            document, rows = layer.document(at), layer.rows(at)
+            document.landmark_q = retrieval[rows]
+            result = compute(document, POLICY)
+            clear = np.repeat(result.margin > NEAR_TIE, shape.heads // len(result.margin), axis=0).T
+            for name in ("o", "lse"):
+                worst = max(worst, expect_close(found[name][rows], getattr(result, name), clear, int(layer.starts[at]), name))
+    print(f"calibrate slots {shape.landmark_slots!s:<6} largest difference {worst:.1e}", flush=True)
+
+
 def expect_same(one, other, what):
     for name in one:
         if not np.array_equal(one[name], other[name], equal_nan=True):
@@ -98,6 +128,7 @@ def main(ringmark):
                 for kind in ("chunk", "shared"):
                     check_against_formulas(ringmark, queries, kind)
                 check_equal_queries(ringmark, queries)
+                check_calibration(ringmark, queries)
             except AssertionError as difference:
                 failures += 1
                 print(f"seed {shape.seed}: FAIL: {difference}", flush=True)

@@ -10,7 +10,6 @@
 
 #include "comm/thread_ranks.h"
 #include "partition/sequence_grid.h"
-#include "runtime/backward.h"
 #include "tests/support/gather_rows.h"
 #include "tests/support/gradient_examples.h"
 
@@ -62,28 +61,37 @@ std::string describe(const BackwardRoute& route) {
   return text.str();
 }
 
-LayerGradients run_backward(comm::Communicator& communicator, const TestLayer& layer,
-                            const std::vector<float>& out_gradient, const BackwardRoute& route) {
-  const AttentionProblem& problem = layer.problem;
-  const partition::SequenceGrid grid(problem, layer.policy);
-  const partition::Layout layout = partition::make_layout(grid, communicator.size(), route.balance);
+runtime::PrefillResult run_forward(comm::Communicator& communicator, const TestLayer& layer,
+                                   const partition::Layout& layout, const BackwardRoute& route) {
+  runtime::LayerShard shard = layer.shard(layout, RankId(communicator.rank()));
+  return engine_under_test().prefill(communicator, route.transport, layer.problem, layer.policy, layout, shard, {});
+}
+
+runtime::BackwardResult run_backward(comm::Communicator& communicator, const TestLayer& layer,
+                                     const partition::Layout& layout, const BackwardRoute& route,
+                                     const runtime::PrefillResult& forward, const std::vector<float>& out_gradient) {
   const RankId rank(communicator.rank());
-  runtime::LayerShard forward_shard = layer.shard(layout, rank);
-  const runtime::PrefillResult forward =
-      engine_under_test().prefill(communicator, route.transport, problem, layer.policy, layout, forward_shard, {});
   runtime::LayerShard shard = layer.shard(layout, rank);
-  const std::int64_t query_width = problem.heads * problem.head_dim;
-  const std::int64_t key_width = problem.kv_heads * problem.head_dim;
-  const std::vector<float> gradient_rows = rows_of(out_gradient, layout, rank, query_width);
+  const std::vector<float> rows = rows_of(out_gradient, layout, rank, layer.problem.heads * layer.problem.head_dim);
   runtime::BackwardOptions options;
   options.fetch_budget = route.fetch_budget;
   options.gradient_budget = route.gradient_budget;
   options.threads = route.threads;
   const auto chosen = comm::choose_transport(communicator, route.transport);
   runtime::SilentProgress progress;
-  const runtime::BackwardResult result =
-      runtime::backward(communicator, *chosen.transport, problem, layer.policy, layout, shard,
-                        {forward.out, forward.lse, forward.selection}, gradient_rows, options, progress);
+  return runtime::backward(communicator, *chosen.transport, layer.problem, layer.policy, layout, shard,
+                           {forward.out, forward.lse, forward.selection}, rows, options, progress);
+}
+
+LayerGradients run_backward(comm::Communicator& communicator, const TestLayer& layer,
+                            const std::vector<float>& out_gradient, const BackwardRoute& route) {
+  const AttentionProblem& problem = layer.problem;
+  const partition::Layout layout =
+      partition::make_layout(partition::SequenceGrid(problem, layer.policy), communicator.size(), route.balance);
+  const runtime::PrefillResult forward = run_forward(communicator, layer, layout, route);
+  const runtime::BackwardResult result = run_backward(communicator, layer, layout, route, forward, out_gradient);
+  const std::int64_t query_width = problem.heads * problem.head_dim;
+  const std::int64_t key_width = problem.kv_heads * problem.head_dim;
   LayerGradients gathered;
   const auto rows = [&](std::int64_t width, const auto& own) {
     return gather(communicator, layout, problem.tokens, width, own);

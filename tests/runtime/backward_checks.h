@@ -10,6 +10,8 @@
 #include "comm/communicator.h"
 #include "kernels/reference/backward.h"
 #include "partition/layout.h"
+#include "runtime/backward.h"
+#include "runtime/prefill.h"
 #include "tests/support/test_layer.h"
 
 namespace ringmark::test {
@@ -33,7 +35,14 @@ struct LayerGradients {
   std::int64_t bytes_gradients = 0;  // all ranks
   std::int64_t stretches = 0;
 };
-// Collective: forward and backward. out_gradient [N, H, d].
+// Collective: what one rank has of the forward of a layer.
+runtime::PrefillResult run_forward(comm::Communicator& communicator, const TestLayer& layer,
+                                   const partition::Layout& layout, const BackwardRoute& route);
+// Collective, on the results of the forward. out_gradient [N, H, d].
+runtime::BackwardResult run_backward(comm::Communicator& communicator, const TestLayer& layer,
+                                     const partition::Layout& layout, const BackwardRoute& route,
+                                     const runtime::PrefillResult& forward, const std::vector<float>& out_gradient);
+// Collective: both.
 LayerGradients run_backward(comm::Communicator& communicator, const TestLayer& layer,
                             const std::vector<float>& out_gradient, const BackwardRoute& route);
 LayerGradients run_backward_alone(const TestLayer& layer, const std::vector<float>& out_gradient);

@@ -1,9 +1,11 @@
 // The backward pass with ranks as threads.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <chrono>
 #include <cmath>
+#include <cstring>
 #include <random>
+#include <regex>
 
 #include "comm/thread_ranks.h"
 #include "core/error.h"
@@ -206,6 +208,27 @@ TEST(BackwardOnThreads, every_block_moves_once) {
     const BackwardRoute small{partition::Balance::kZigzag, kAuto, std::int64_t{64} << 20, 1};
     EXPECT_EQ(run_backward(communicator, layer, out_gradient, small).stretches, 6);
   });
+}
+
+TEST(BackwardOnThreads, a_rank_that_leaves_is_named) {
+  const TestLayer layer = packed_layer();
+  const std::vector<float> out_gradient = random_out_gradient(layer.problem, 71);
+  const auto layout =
+      partition::make_layout(partition::SequenceGrid(layer.problem, layer.policy), 4, partition::Balance::kZigzag);
+  try {
+    comm::run_thread_ranks(
+        4,
+        [&](comm::Communicator& communicator) {
+          const runtime::PrefillResult forward = run_forward(communicator, layer, layout, {});
+          if (communicator.rank() != 2) run_backward(communicator, layer, layout, {}, forward, out_gradient);
+        },
+        std::chrono::milliseconds(500));
+    ADD_FAILURE() << "went on without rank 2";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kPeer);
+    const std::regex names_rank_2("rank [013]: stage '.*': waited .* s for ranks? (\\d, )*2.*");
+    EXPECT_TRUE(std::regex_match(error.what(), names_rank_2)) << error.what();
+  }
 }
 
 TEST(BackwardOnThreads, what_has_no_backward_pass_is_refused) {

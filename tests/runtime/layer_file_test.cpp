@@ -136,5 +136,56 @@ TEST(LayerFile, refuses_layers_that_make_no_sense) {
   expect_refusal("cu_seqlens ends at 7", {}, overrides);
 }
 
+// 6 tokens, 2 heads of 4, hidden states of 5 and a low rank of 3.
+Content with_calibration() {
+  Content content;
+  for (const TensorToWrite& tensor : std::vector<TensorToWrite>{{"hidden", "F32", {6, 5}},
+                                                                {"calibration.q", "F32", {8, 5}},
+                                                                {"calibration.up", "F32", {8, 3}},
+                                                                {"calibration.down", "F32", {3, 5}},
+                                                                {"calibration.norm", "F32", {4}}}) {
+    content.tensors.push_back(tensor);
+  }
+  return content;
+}
+
+// What a calibration says to the content after a change of the tensor `at`, or "accepted".
+std::string calibration_refusal(std::size_t at, const TensorToWrite& changed) {
+  const TemporaryFolder folder;
+  Content content = with_calibration();
+  content.tensors[at] = changed;
+  try {
+    LayerFile file(write(folder, content), {});
+    file.take_calibration();
+    EXPECT_TRUE(file.has_retrieval_queries());
+    EXPECT_GT(file.calibration_bytes(1), 0);
+    const partition::SequenceGrid grid(file.problem(), file.policy());
+    const partition::Layout layout = partition::make_layout(grid, 1, partition::Balance::kContiguous);
+    const LayerShard shard = file.load(layout, RankId(0));
+    // Ones everywhere: x is 5 + 3 * 5 in every component, so q~ is 1.
+    float value = 0.0f;
+    std::memcpy(&value, shard.retrieval_queries().row(5, 1), sizeof value);
+    EXPECT_NEAR(value, 1.0f, 1e-6f);
+    return "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    return error.what();
+  }
+}
+
+TEST(LayerFile, calibrates_and_names_what_does_not_fit) {
+  const auto says = [](std::size_t at, const TensorToWrite& changed, const std::string& part) {
+    const std::string text = calibration_refusal(at, changed);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  says(3, {"hidden", "F32", {6, 5}}, "accepted");
+  says(3, {"hiddem", "F32", {6, 5}}, "hidden");
+  says(3, {"hidden", "F32", {6}}, "tensor hidden has shape [6], which is no matrix");
+  says(3, {"hidden", "F32", {5, 5}}, "tensor hidden has shape [5, 5], not [6, 5]");
+  says(4, {"calibration.q", "F32", {8, 4}}, "tensor calibration.q has shape [8, 4], not [8, 5]");
+  says(5, {"calibration.up", "F32", {8, 2}}, "tensor calibration.up has shape [8, 2], not [8, 3]");
+  says(7, {"calibration.norm", "BF16", {4}}, "tensor calibration.norm has dtype BF16, but q has F32");
+}
+
 }  // namespace
 }  // namespace ringmark::runtime

@@ -10,7 +10,9 @@
 #include "comm/thread_ranks.h"
 #include "core/error.h"
 #include "partition/sequence_grid.h"
+#include "runtime/compressive/prefill.h"
 #include "runtime/layer_shard.h"
+#include "runtime/nsa/prefill.h"
 
 namespace ringmark::runtime {
 namespace {
@@ -143,6 +145,51 @@ TEST(MemoryPlan, is_what_decoding_takes) {
   EXPECT_LT(taken, planned * 1.1) << describe(plan, 0);
   EXPECT_GT(taken, planned * 0.8) << describe(plan, 0);
   transport.retire();
+}
+
+// What an engine takes against what its plan says, on one rank.
+template <class Run>
+void expect_planned(const MemoryPlan& plan, Run run) {
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+  const std::int64_t before = peak_bytes();
+  run();
+  const auto taken = static_cast<double>(peak_bytes() - before);
+  // The process was there before; the workspace is an upper bound for any shape.
+  const auto planned = static_cast<double>(plan.total() - kProcessBytes - kWorkspaceBytes);
+  EXPECT_LT(taken, planned * 1.1) << describe(plan, 0);
+  EXPECT_GT(taken, planned * 0.7) << describe(plan, 0);
+}
+
+// Many small groups, so that pooled keys weigh. Rows that are read are in the shard, which the plan counts too.
+TEST(MemoryPlan, of_pooled_keys_is_what_the_engines_take) {
+  AttentionProblem problem;
+  problem.tokens = 1 << 15;
+  problem.heads = 4;
+  problem.kv_heads = 2;
+  problem.chunk_size = 16;
+  const auto ranks = comm::make_single_rank();
+  SilentProgress progress;
+  const PooledOptions options;
+  const ShardSize size{1, problem.tokens, problem.tokens / problem.chunk_size};
+  const auto layout_of = [&](const AttentionPolicy& policy) {
+    return partition::make_layout(partition::SequenceGrid(problem, policy), 1, partition::Balance::kContiguous);
+  };
+
+  const NsaPolicy nsa{.window = 64, .topk = 4};
+  expect_planned(nsa::plan_memory(problem, nsa, size, false, options), [&] {
+    comm::LoopbackTransport transport(*ranks);
+    LayerShard shard(problem, problem.tokens, false);
+    const std::vector<float> gates(static_cast<std::size_t>(problem.tokens * problem.heads * 3), 1.0f);
+    nsa::prefill(*ranks, transport, problem, nsa, layout_of(nsa.window_policy()), shard, gates, options, progress);
+  });
+
+  const CompressivePolicy compressive{.segment = 64, .memory = 64, .slots = 100, .rate = 2};
+  expect_planned(compressive::plan_memory(problem, compressive, size, false, options), [&] {
+    comm::LoopbackTransport transport(*ranks);
+    LayerShard shard(problem, problem.tokens, false);
+    compressive::prefill(*ranks, transport, problem, compressive, layout_of(compressive.exact_policy()), shard, options,
+                         progress);
+  });
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ std::vector<Pair> exact_pairs(const TestLayer& layer, const kernels::Selection& 
     if (!runtime::is_sampled(options, i)) continue;
     for (std::int64_t head = 0; head < p.heads; ++head) {
       const std::int64_t kv_head = head / p.group();
-      const auto chosen = selection.topk > 0 ? selection.chosen(i.value(), kv_head) : std::span<const std::int32_t>();
+      const std::int64_t chooser = head * selection.choosers / p.heads;
+      const auto chosen = selection.topk > 0 ? selection.chosen(i.value(), chooser) : std::span<const std::int32_t>();
       const double* query = wide.q.data() + (i.value() * p.heads + head) * p.head_dim;
       double all = 0.0, kept = 0.0;
       for (TokenId j = grid.document_of(i).tokens.begin; j <= i; ++j) {
@@ -160,10 +161,12 @@ TestLayer random_layer_of(std::uint64_t seed) {
     const auto cut = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(problem.tokens));
     problem.cu_seqlens = {0, cut, cut, problem.tokens};
   }
-  const AttentionPolicy policy =
+  AttentionPolicy policy =
       policy_of(pick<std::int64_t>(random, {0, 1, 16, 100}), pick<std::int64_t>(random, {0, 1, 4, 1000}),
                 pick<std::int64_t>(random, {0, 0, 1, 20}),
-                pick(random, {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kNone}));
+                pick(random, {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kQuest, Scorer::kNone}));
+  policy.choice = pick(random, {Choice::kGroup, Choice::kHead, Choice::kAll});
+  policy.fusion = policy.scorer == Scorer::kQuest ? Fusion::kUnion : Fusion::kHierarchical;
   return random_layer(problem, policy, seed);
 }
 
