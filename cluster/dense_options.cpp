@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "cluster/policy_options.h"
 #include "core/error.h"
 
 namespace ringmark::cluster {
@@ -29,11 +30,8 @@ OptionGroup dense_options() {
 
 DenseOptions read_dense(const OptionValues& values) {
   const OptionValue* const group = find_value(values, "ulysses-ranks");
-  for (const char* name : kForBlocks) {
-    const OptionValue* const given = find_value(values, name);
-    if (given == nullptr || given->text == "false") continue;
-    fail_bad_input(fmt::format("{} = {} has no meaning with --policy dense", given->origin, given->text));
-  }
+  refuse_options(values, kForBlocks, "dense");
+  refuse_cuda(values, "dense");
   DenseOptions options;
   options.strategy = read_choice<Strategy>(values, "merge", runtime::dense::kStrategies, [](Strategy strategy) {
                        return name_of(strategy);
@@ -42,10 +40,6 @@ DenseOptions read_dense(const OptionValues& values) {
       read_count(values, "ulysses-ranks", 1, std::numeric_limits<int>::max()).value_or(options.ulysses_ranks);
   if (group != nullptr && options.strategy != Strategy::kRingUlysses) {
     fail_bad_input(fmt::format("{} = {} has no meaning without --merge ring-ulysses", group->origin, group->text));
-  }
-  const OptionValue* const backend = find_value(values, "backend");
-  if (backend != nullptr && backend->text == "cuda") {
-    fail_bad_input(fmt::format("{} = cuda does not go with --policy dense; limit: cpu or reference", backend->origin));
   }
   return options;
 }

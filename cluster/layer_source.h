@@ -40,6 +40,8 @@ class LayerSource {
   // How the shard's rows are rotated; nothing where they are taken as they are.
   std::optional<PositionReport> positions() const;
   runtime::LayerShard shard(const partition::Layout& layout, RankId rank, int threads) const;
+  // Of a planted layer: what LoGo selects by.
+  std::vector<float> planted_gates(std::span<const TokenId> tokens) const { return planted_->gates(tokens); }
   // Of a file, as they are.
   runtime::LayerShard rows(std::span<const RowRange> tokens) const { return file_->load(tokens); }
   // Collective. None for a file.

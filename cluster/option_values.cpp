@@ -78,6 +78,14 @@ std::optional<std::uint64_t> read_seed(const OptionValues& values, const std::st
   return seed;
 }
 
+std::optional<double> read_real(const OptionValues& values, const std::string& name, double low, double high) {
+  const OptionValue* const value = find_value(values, name);
+  if (value == nullptr) return std::nullopt;
+  const auto number = parse_real(value->text);
+  if (!number || *number < low || *number > high) refuse(*value, fmt::format("a number in [{}, {}]", low, high));
+  return number;
+}
+
 std::optional<double> read_positive(const OptionValues& values, const std::string& name, double high) {
   const OptionValue* const value = find_value(values, name);
   if (value == nullptr) return std::nullopt;

@@ -23,6 +23,8 @@ bool read_switch(const OptionValues& values, const std::string& name);
 std::optional<std::int64_t> read_count(const OptionValues& values, const std::string& name, std::int64_t low,
                                        std::int64_t high);
 std::optional<std::uint64_t> read_seed(const OptionValues& values, const std::string& name);
+// A finite number in [low, high].
+std::optional<double> read_real(const OptionValues& values, const std::string& name, double low, double high);
 // A finite number above 0 and at most `high`.
 std::optional<double> read_positive(const OptionValues& values, const std::string& name, double high);
 // A number in [0, 1].

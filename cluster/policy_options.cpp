@@ -84,6 +84,21 @@ bool is_kept_policy(const PolicyOptions& policy) {
          policy.choice.value_or(form->choice) == Choice::kGroup;
 }
 
+void refuse_options(const OptionValues& values, std::span<const char* const> names, std::string_view policy) {
+  for (const char* const name : names) {
+    const OptionValue* const given = find_value(values, name);
+    if (given == nullptr || given->text == "false") continue;
+    fail_bad_input(fmt::format("{} = {} has no meaning with --policy {}", given->origin, given->text, policy));
+  }
+}
+
+void refuse_cuda(const OptionValues& values, std::string_view policy) {
+  const OptionValue* const backend = find_value(values, "backend");
+  if (backend == nullptr || backend->text != "cuda") return;
+  fail_bad_input(
+      fmt::format("{} = cuda does not go with --policy {}; limit: cpu or reference", backend->origin, policy));
+}
+
 AttentionPolicy PolicyOptions::apply(AttentionPolicy stored) const {
   const SparseForm* const form = find_form(name);
   require(form != nullptr, "a policy of the sparse engine");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "cluster/option_group.h"
@@ -31,6 +32,10 @@ struct PolicyOptions {
 bool is_sparse_engine_policy(std::string_view name);
 // May its layers be kept, reused and computed on a GPU? These know one form of selection.
 bool is_kept_policy(const PolicyOptions& policy);
+
+// Throw Error(kBadInput) for the first of these options that is given, and for --backend cuda.
+void refuse_options(const OptionValues& values, std::span<const char* const> names, std::string_view policy);
+void refuse_cuda(const OptionValues& values, std::string_view policy);
 
 OptionGroup policy_options();
 // Throws Error(kBadInput) in one line for an unknown policy, and for every option that the policy does not honour.

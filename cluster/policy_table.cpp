@@ -40,7 +40,7 @@ constexpr std::array kPolicies = {
     PolicyRow{"dilated", "LongNet, arXiv 2307.02486", "pairs (w, r), by lse: keys of floor(o/w), u mod r = h mod r",
               "--dilation --chunk --alibi", "each pair; merged by its mass", "golden_dilated.py"},
     PolicyRow{"logo", "LoGo, arXiv 2608.29539", "norm(win); where g > b: (1-g) norm(win) + g norm(dense)",
-              "--window --threshold --target-ratio --threshold-step --mask-steps --controller --chunk --alibi",
+              "--window --threshold --target-ratio --threshold-step --mask-steps --controller --merge --chunk --alibi",
               "both branches; the gate is given", "golden_logo.py"},
 };
 

@@ -1,10 +1,8 @@
 #include "cluster/pooled_options.h"
 
-#include <fmt/format.h>
-
 #include <array>
 
-#include "core/error.h"
+#include "cluster/policy_options.h"
 
 namespace ringmark::cluster {
 namespace {
@@ -15,16 +13,8 @@ constexpr std::array kOfOtherEngines = {"merge", "snapshot", "kv-dtype", "reuse"
 }  // namespace
 
 void refuse_options_of_other_engines(const OptionValues& values, std::string_view policy) {
-  for (const char* name : kOfOtherEngines) {
-    const OptionValue* const given = find_value(values, name);
-    if (given == nullptr || given->text == "false") continue;
-    fail_bad_input(fmt::format("{} = {} has no meaning with --policy {}", given->origin, given->text, policy));
-  }
-  const OptionValue* const backend = find_value(values, "backend");
-  if (backend != nullptr && backend->text == "cuda") {
-    fail_bad_input(
-        fmt::format("{} = cuda does not go with --policy {}; limit: cpu or reference", backend->origin, policy));
-  }
+  refuse_options(values, kOfOtherEngines, policy);
+  refuse_cuda(values, policy);
 }
 
 }  // namespace ringmark::cluster

@@ -11,11 +11,13 @@
 
 #include "cluster/compressive_command.h"
 #include "cluster/dense_command.h"
+#include "cluster/dilated_command.h"
 #include "cluster/error_line.h"
 #include "cluster/gpu_rank.h"
 #include "cluster/host.h"
 #include "cluster/job.h"
 #include "cluster/layer_source.h"
+#include "cluster/logo_command.h"
 #include "cluster/nsa_command.h"
 #include "cluster/prefill_options.h"
 #include "cluster/prefill_report.h"
@@ -383,6 +385,8 @@ int run_prefill(const std::vector<std::string>& arguments, const Environment& en
   return run_job({std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
                  [&](comm::Communicator& ranks, Termination& termination) {
                    if (options->dense) return run_dense(*options, ranks);
+                   if (options->dilated) return run_dilated(*options, ranks);
+                   if (options->logo) return run_logo(*options, ranks);
                    if (options->nsa) return run_nsa(*options, ranks);
                    if (options->compressive) return run_compressive(*options, ranks);
                    PrefillCommand(*options, ranks, termination).run();

@@ -173,6 +173,10 @@ void read_attention(const OptionValues& values, PrefillOptions& options) {
 void read_execution(const OptionValues& values, PrefillOptions& options) {
   if (options.policy.name == "dense") {
     options.dense = read_dense(values);
+  } else if (options.policy.name == "dilated") {
+    options.dilated = read_dilated(values);
+  } else if (options.policy.name == "logo") {
+    options.logo = read_logo(values);
   } else if (options.policy.name == "nsa") {
     options.nsa = read_nsa(values);
   } else if (options.policy.name == "compressive") {
@@ -312,8 +316,8 @@ po::options_description prefill_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
   for (const OptionGroup& group :
        {input_options(), policy_options(), landmark_options(), dense_options(), nsa_options(), compressive_options(),
-        logit_options(), position_options(), execution_options(), gpu_options(), output_options(), recall_options(),
-        planted_options()}) {
+        dilated_options(), logo_options(), logit_options(), position_options(), execution_options(), gpu_options(),
+        output_options(), recall_options(), planted_options()}) {
     all.add(group.options());
   }
   return all;

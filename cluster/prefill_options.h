@@ -9,7 +9,9 @@
 
 #include "cluster/compressive_options.h"
 #include "cluster/dense_options.h"
+#include "cluster/dilated_options.h"
 #include "cluster/logit_options.h"
+#include "cluster/logo_options.h"
 #include "cluster/nsa_options.h"
 #include "cluster/option_layers.h"
 #include "cluster/policy_options.h"
@@ -66,6 +68,8 @@ struct PrefillOptions : RunOptions {
   std::optional<DenseOptions> dense;             // set: exact causal attention, which chooses nothing
   std::optional<NsaOptions> nsa;                 // set: the policy
   std::optional<CompressivePolicy> compressive;  // set: the policy, but for its memory, which the input may say
+  std::optional<DilatedOptions> dilated;         // set: the policy
+  std::optional<LogoOptions> logo;               // set: the policy
   runtime::Merge merge = runtime::Merge::kAuto;
   partition::Balance balance = partition::Balance::kZigzag;
   TransportName transport = TransportName::kAuto;

@@ -98,12 +98,20 @@ std::vector<std::int64_t> read_integers(const SafetensorsFile& file, const Store
 }
 
 std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& tensor) {
+  const RowRange all{0, tensor.shape[0]};
+  return read_floats(file, tensor, {&all, 1});
+}
+
+std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& tensor,
+                               std::span<const RowRange> runs) {
   const DType dtype = dtype_of(file, tensor);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.shape[0] * tensor.row_bytes()));
-  file.read_rows(tensor, {0, tensor.shape[0]}, bytes);
-  std::vector<float> floats(bytes.size() / static_cast<std::size_t>(size_of(dtype)));
-  widen(bytes.data(), dtype, std::ssize(floats), floats.data());
-  return floats;
+  std::int64_t rows = 0;
+  for (const RowRange& run : runs) rows += run.size();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(rows * tensor.row_bytes()));
+  read_runs(file, tensor, runs, bytes);
+  std::vector<float> values(bytes.size() / static_cast<std::size_t>(size_of(dtype)));
+  widen(bytes.data(), dtype, std::ssize(values), values.data());
+  return values;
 }
 
 std::optional<std::int64_t> metadata_integer(const SafetensorsFile& file, const std::string& key) {

@@ -41,6 +41,10 @@ std::vector<std::int64_t> read_integers(const kvstore::SafetensorsFile& file, co
 void read_runs(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
                std::span<const RowRange> runs, std::span<std::byte> out);
 
+// These rows of a tensor of such numbers, widened, one run behind the other.
+std::vector<float> read_floats(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
+                               std::span<const RowRange> runs);
+
 // Entries of the metadata; nothing where there is none. Throw Error(kBadInput) for one that is not what it should be.
 std::optional<std::int64_t> metadata_integer(const kvstore::SafetensorsFile& file, const std::string& key);
 std::optional<double> metadata_real(const kvstore::SafetensorsFile& file, const std::string& key);

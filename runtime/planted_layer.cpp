@@ -10,7 +10,7 @@
 namespace ringmark::runtime {
 namespace {
 
-enum Stream : std::uint64_t { kTurn = 1, kTopic, kQuery, kKey, kValue, kQuestion, kCode, kPlace };
+enum Stream : std::uint64_t { kTurn = 1, kTopic, kQuery, kKey, kValue, kQuestion, kCode, kPlace, kGate };
 
 // Counter-based: the value depends on its coordinates alone.
 std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::int64_t index, std::int64_t part) {
@@ -126,6 +126,17 @@ LayerShard PlantedLayer::make_shard(const partition::Layout& layout, RankId rank
     }
   }
   return shard;
+}
+
+std::vector<float> PlantedLayer::gates(std::span<const TokenId> tokens) const {
+  std::vector<float> gates;
+  for (const TokenId token : tokens) {
+    // 23 bits and a half are a float below 1.
+    const auto draw = static_cast<float>(random_bits(options_.seed, kGate, token.value(), 0) >> 41);
+    const float gate = (draw + 0.5f) * 0x1p-23f;
+    gates.push_back(needles_.question_at.contains(token.value()) ? 0.75f + 0.25f * gate : gate);
+  }
+  return gates;
 }
 
 bool PlantedLayer::recovered(std::int64_t needle, const float* out) const {

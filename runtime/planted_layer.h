@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -37,6 +38,10 @@ class PlantedLayer {
   PlantedLayer(const AttentionProblem& problem, const AttentionPolicy& policy, const PlantedOptions& options);
 
   LayerShard make_shard(const partition::Layout& layout, RankId rank, int threads) const;
+
+  // A gate in (0, 1) a token, from (seed, token); those that ask for a needle have more than 0.75, as if they had
+  // learnt that they need the whole sequence.
+  std::vector<float> gates(std::span<const TokenId> tokens) const;
 
   // Collective. A needle is recovered when every head's output of its question is closest to its own code, with a
   // cosine above 0.7.

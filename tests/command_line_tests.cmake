@@ -86,3 +86,8 @@ endif()
 add_test(NAME million_tokens COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/million_tokens.sh $<TARGET_FILE:ringmark>)
 set_tests_properties(million_tokens PROPERTIES TIMEOUT 1800 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+foreach(policy dilated logo)
+  add_test(NAME ${policy} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/${policy}.sh $<TARGET_FILE:ringmark>)
+  set_tests_properties(${policy} PROPERTIES TIMEOUT 600 LABELS command PROCESSORS 2
+    ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+endforeach()

@@ -22,7 +22,8 @@ std::int64_t tile_tokens(std::int64_t pairs, std::int64_t group, int threads) {
   return std::clamp<std::int64_t>(pairs / (kTasksPerThread * threads), 1, most);
 }
 
-OnlineTile::OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows)
+OnlineTile::OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows,
+                       std::int64_t key_step)
     : kernels_(kernels),
       head_dim_(problem.head_dim),
       scale_(problem.scale),
@@ -30,6 +31,7 @@ OnlineTile::OnlineTile(const TileKernels& kernels, const AttentionProblem& probl
       slopes_of_heads_(problem.alibi ? alibi_slopes(problem.heads) : std::vector<float>()),
       out_stride_(round_up(problem.head_dim, kPanelWidth)),
       panels_(BlockShape::of(problem)) {
+  for (float& slope : slopes_of_heads_) slope *= static_cast<float>(key_step);
   const auto rows = static_cast<std::size_t>(most_rows);
   queries_.resize(rows * static_cast<std::size_t>(head_dim_));
   out_.resize(rows * static_cast<std::size_t>(out_stride_));

@@ -34,8 +34,10 @@ enum class QuerySet { kOwn, kForSinks };
 class OnlineTile {
  public:
   // problem: of the layer; its scale, cap and slopes make the logits. Blocks that it attends to may be of another
-  // dtype, and are no longer than a chunk.
-  OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows);
+  // dtype, and are no longer than a chunk. key_step: tokens from one key of a chunk to the next, in which the distances
+  // of KeyRun are then counted.
+  OnlineTile(const TileKernels& kernels, const AttentionProblem& problem, std::int64_t most_rows,
+             std::int64_t key_step = 1);
 
   // These tokens' queries of one group. Nothing is gathered yet. first_head: the number, in the layer, of head 0 of the
   // queries, which may be those of some heads only.

@@ -17,11 +17,25 @@
 namespace ringmark::runtime::dense {
 namespace {
 
-std::vector<TokenId> tokens_of(const partition::SequenceGrid& grid, std::span<const ChunkId> chunks) {
+// Which of these ascending tokens stand in the chunk, by index.
+RowRange rows_in(std::span<const TokenId> tokens, Range<TokenId> slots) {
+  const auto first = std::lower_bound(tokens.begin(), tokens.end(), slots.begin);
+  return {first - tokens.begin(), std::lower_bound(first, tokens.end(), slots.end) - tokens.begin()};
+}
+
+// The tokens at a place that attend, of these of its chunks.
+std::vector<TokenId> tokens_of(const partition::SequenceGrid& grid, const Team& team, int place,
+                               std::span<const ChunkId> chunks) {
   std::vector<TokenId> tokens;
   for (const ChunkId chunk : chunks) {
     const Range<TokenId> slots = grid.tokens_of(chunk);
-    for (TokenId token = slots.begin; token < slots.end; ++token) tokens.push_back(token);
+    if (team.attending.empty()) {
+      for (TokenId token = slots.begin; token < slots.end; ++token) tokens.push_back(token);
+      continue;
+    }
+    const std::vector<TokenId>& there = team.attending[static_cast<std::size_t>(place)];
+    const RowRange rows = rows_in(there, slots);
+    tokens.insert(tokens.end(), there.begin() + rows.begin, there.begin() + rows.end);
   }
   return tokens;
 }
@@ -56,10 +70,8 @@ struct Guests {
 class Visits {
  public:
   explicit Visits(const TeamWork& work) : work_(work), team_(work.team), grid_(work.queries.grid) {
-    std::int64_t row = 0;
     for (const ChunkId chunk : team_.own_chunks()) {
-      first_row_.push_back(row);
-      row += grid_.tokens_of(chunk).size();
+      rows_.push_back(rows_in(work.queries.tokens, grid_.tokens_of(chunk)));
     }
   }
 
@@ -97,7 +109,7 @@ class Visits {
       sent.insert(sent.end(), begin, begin + rows * row_bytes);
     });
     Guests& next = guests(step);
-    next.tokens = tokens_of(grid_, visiting_queries(grid_, team_, guest(step), team_.place));
+    next.tokens = tokens_of(grid_, team_, guest(step), visiting_queries(grid_, team_, guest(step), team_.place));
     next.queries.resize(next.tokens.size() * static_cast<std::size_t>(row_bytes));
     visiting_.emplace(work_, "visits of queries");
     visiting_->send(host(step), sent);
@@ -149,16 +161,16 @@ class Visits {
   // Own rows that visit a place, a chunk at a time: visit(first row, rows).
   template <class Visit>
   void for_each_visiting(int place, Visit visit) const {
-    for (std::size_t n = 0; n < first_row_.size(); ++n) {
+    for (std::size_t n = 0; n < rows_.size(); ++n) {
       const ChunkId chunk = team_.own_chunks()[n];
-      if (finds_keys(grid_, team_, place, chunk)) visit(first_row_[n], grid_.tokens_of(chunk).size());
+      if (!rows_[n].empty() && finds_keys(grid_, team_, place, chunk)) visit(rows_[n].begin, rows_[n].size());
     }
   }
 
   const TeamWork& work_;
   const Team& team_;
   const partition::SequenceGrid& grid_;
-  std::vector<std::int64_t> first_row_;  // by own chunk
+  std::vector<RowRange> rows_;  // by own chunk
   std::array<std::vector<std::byte>, 2> sent_;
   std::array<Guests, 2> guests_;
   Partials returned_;

@@ -1,6 +1,7 @@
 #include "runtime/dense/prefill.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -28,6 +29,59 @@ std::vector<std::int64_t> work_by_rank(const AttentionProblem& problem, const pa
   return work;
 }
 
+// What all parts of one call share.
+struct Job {
+  comm::Communicator& communicator;
+  const AttentionProblem& problem;
+  const partition::SequenceGrid& grid;
+  const Options& options;
+  const Meeting& meeting;
+  ProgressSink& progress;
+  Result& result;  // received and clock
+};
+
+Team all_ranks(const comm::Communicator& communicator, const partition::Layout& layout) {
+  Team team;
+  team.place = communicator.rank();
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    team.ranks.push_back(rank);
+    team.chunks.push_back(layout.chunks_of(RankId(rank)));
+  }
+  return team;
+}
+
+void attend(const Job& job, const Team& team, const RowsView& queries, std::span<const TokenId> tokens,
+            std::span<const kernels::HeadGroup> groups, std::int64_t kv_heads, kernels::BlockTable& table,
+            TensorView<float, 3> out, TensorView<float, 2> lse, std::int64_t first_head) {
+  std::vector<float> sums(static_cast<std::size_t>(queries.rows * queries.heads));
+  const kernels::CausalQueries asking{job.problem, job.grid, queries, tokens, groups, first_head};
+  const TeamWork work{job.communicator,
+                      team,
+                      asking,
+                      kv_heads,
+                      table,
+                      {out, lse, {sums.data(), {queries.rows, queries.heads}}},
+                      job.options.fetch_budget,
+                      job.options.threads,
+                      job.meeting,
+                      job.result.received,
+                      job.result.clock,
+                      job.progress};
+  kernels::start_softmax(work.softmax);
+  switch (job.options.strategy) {
+    case Strategy::kPassQ: return attend_by_visits(work);
+    case Strategy::kAllGather: return attend_by_gather(work);
+    default: return attend_by_ring(work);  // ulysses: a ring of one place
+  }
+}
+
+// A row that no kernel wrote must not look like a result.
+void make_room(const AttentionProblem& problem, std::int64_t rows, Result& result) {
+  constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
+  result.out.assign(static_cast<std::size_t>(rows * problem.heads * problem.head_dim), kUnwritten);
+  result.lse.assign(static_cast<std::size_t>(rows * problem.heads), kUnwritten);
+}
+
 class Prefill {
  public:
   Prefill(comm::Communicator& communicator, const AttentionProblem& problem, const partition::SequenceGrid& grid,
@@ -46,10 +100,7 @@ class Prefill {
   }
 
   Result run() {
-    // A row that no kernel wrote must not look like a result.
-    constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
-    result_.out.assign(static_cast<std::size_t>(shard_.rows() * problem_.heads * problem_.head_dim), kUnwritten);
-    result_.lse.assign(static_cast<std::size_t>(shard_.rows() * problem_.heads), kUnwritten);
+    make_room(problem_, shard_.rows(), result_);
     store_blocks();
     if (options_.ulysses_ranks == 1) {
       attend_for_all_heads();
@@ -74,14 +125,8 @@ class Prefill {
   void attend_for_all_heads() {
     kernels::BlockTable table(kernels::BlockShape::of(problem_), grid_.chunk_count(), problem_.kv_heads);
     store_->list_in(table);
-    Team team;
-    team.place = communicator_.rank();
-    for (int rank = 0; rank < communicator_.size(); ++rank) {
-      team.ranks.push_back(rank);
-      team.chunks.push_back(layout_.chunks_of(RankId(rank)));
-    }
-    attend(team, shard_.queries(), layout_.tokens_of(rank_), kernels::head_groups(problem_), problem_.kv_heads, table,
-           out(), lse(), 0);
+    attend(job(), all_ranks(communicator_, layout_), shard_.queries(), layout_.tokens_of(rank_),
+           kernels::head_groups(problem_), problem_.kv_heads, table, out(), lse(), 0);
   }
 
   void attend_for_some_heads() {
@@ -100,7 +145,7 @@ class Prefill {
     std::vector<float> lse_of_share(static_cast<std::size_t>(queries.rows * queries.heads));
     const TensorView<float, 3> share_out(out_of_share.data(), {queries.rows, queries.heads, queries.head_dim});
     const TensorView<float, 2> share_lse(lse_of_share.data(), {queries.rows, queries.heads});
-    attend(team_of_same_heads(), queries, heads.tokens(), share.groups, share.kv_heads.size(), table, share_out,
+    attend(job(), team_of_same_heads(), queries, heads.tokens(), share.groups, share.kv_heads.size(), table, share_out,
            share_lse, share.heads.begin);
     const auto span = result_.clock.time("exchange");
     heads.give_back({share_out.data(), {queries.rows, queries.heads, queries.head_dim}},
@@ -126,31 +171,7 @@ class Prefill {
     return team;
   }
 
-  void attend(const Team& team, const RowsView& queries, const std::vector<TokenId>& tokens,
-              const std::vector<kernels::HeadGroup>& groups, std::int64_t kv_heads, kernels::BlockTable& table,
-              TensorView<float, 3> out, TensorView<float, 2> lse, std::int64_t first_head) {
-    std::vector<float> sums(static_cast<std::size_t>(queries.rows * queries.heads));
-    const kernels::CausalQueries asking{problem_, grid_, queries, tokens, groups, first_head};
-    const TeamWork work{communicator_,
-                        team,
-                        asking,
-                        kv_heads,
-                        table,
-                        {out, lse, {sums.data(), {queries.rows, queries.heads}}},
-                        options_.fetch_budget,
-                        options_.threads,
-                        meeting_,
-                        result_.received,
-                        result_.clock,
-                        progress_};
-    kernels::start_softmax(work.softmax);
-    switch (options_.strategy) {
-      case Strategy::kPassQ: return attend_by_visits(work);
-      case Strategy::kAllGather: return attend_by_gather(work);
-      default: return attend_by_ring(work);  // ulysses: a ring of one place
-    }
-  }
-
+  Job job() { return {communicator_, problem_, grid_, options_, meeting_, progress_, result_}; }
   TensorView<float, 3> out() { return {result_.out.data(), {shard_.rows(), problem_.heads, problem_.head_dim}}; }
   TensorView<float, 2> lse() { return {result_.lse.data(), {shard_.rows(), problem_.heads}}; }
 
@@ -168,7 +189,46 @@ class Prefill {
   Result result_;
 };
 
+// Chunks with keys for each row, of all rows.
+std::int64_t pairs_of(const partition::SequenceGrid& grid, std::span<const TokenId> tokens) {
+  std::int64_t pairs = 0;
+  for (const TokenId token : tokens) {
+    const ChunkId chunk = grid.chunk_of(token);
+    pairs += chunk - grid.document_of(chunk).chunks.begin + 1;
+  }
+  return pairs;
+}
+
+// The tokens of every rank, by rank.
+std::vector<std::vector<TokenId>> share_tokens(comm::Communicator& communicator, std::span<const TokenId> mine) {
+  std::vector<std::vector<TokenId>> tokens;
+  for (const std::vector<std::byte>& bytes : communicator.gather_bytes("rows that attend", std::as_bytes(mine))) {
+    tokens.emplace_back(bytes.size() / sizeof(TokenId));
+    if (!bytes.empty()) std::memcpy(tokens.back().data(), bytes.data(), bytes.size());
+  }
+  return tokens;
+}
+
 }  // namespace
+
+Result attend_rows(comm::Communicator& communicator, const AttentionProblem& problem,
+                   const partition::SequenceGrid& grid, const partition::Layout& layout, const RowsView& queries,
+                   std::span<const TokenId> tokens, kernels::BlockTable& blocks, const Options& options,
+                   ProgressSink& progress) {
+  require(options.ulysses_ranks == 1, "groups of heads trade whole shards");
+  Result result;
+  result.clock.record_in(options.trace);
+  make_room(problem, queries.rows, result);
+  const Meeting meeting(communicator, communicator.gather_sizes("rows that attend", pairs_of(grid, tokens)));
+  Team team = all_ranks(communicator, layout);
+  if (options.strategy == Strategy::kPassQ) team.attending = share_tokens(communicator, tokens);
+  attend({communicator, problem, grid, options, meeting, progress, result}, team, queries, tokens,
+         kernels::head_groups(problem), problem.kv_heads, blocks,
+         {result.out.data(), {queries.rows, problem.heads, problem.head_dim}},
+         {result.lse.data(), {queries.rows, problem.heads}}, 0);
+  meeting.meet("end of the rows");
+  return result;
+}
 
 Result prefill(comm::Communicator& communicator, const AttentionProblem& problem, const partition::SequenceGrid& grid,
                const partition::Layout& layout, LayerShard& shard, const Options& options, ProgressSink& progress) {

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "core/problem.h"
+#include "core/tensor.h"
+#include "kernels/block_table.h"
 #include "partition/layout.h"
 #include "runtime/dense/cost_model.h"
 #include "runtime/dense/team_work.h"
@@ -37,5 +40,13 @@ struct Result {
 // V are moved into blocks and released. Throws Error(kPeer) when a peer misses a deadline.
 Result prefill(comm::Communicator& communicator, const AttentionProblem& problem, const partition::SequenceGrid& grid,
                const partition::Layout& layout, LayerShard& shard, const Options& options, ProgressSink& progress);
+
+// Collective: the same for some of the rank's rows, as many as it likes, over keys and values that stand in blocks
+// already. `tokens`, ascending, are those of `queries` [rows, H, d], whose type need not be that of the keys; the own
+// blocks are listed in `blocks`. Every strategy without groups of heads. The result holds these rows.
+Result attend_rows(comm::Communicator& communicator, const AttentionProblem& problem,
+                   const partition::SequenceGrid& grid, const partition::Layout& layout, const RowsView& queries,
+                   std::span<const TokenId> tokens, kernels::BlockTable& blocks, const Options& options,
+                   ProgressSink& progress);
 
 }  // namespace ringmark::runtime::dense

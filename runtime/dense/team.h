@@ -14,6 +14,8 @@ struct Team {
   std::vector<int> ranks;                    // of the communicator, by place
   std::vector<std::vector<ChunkId>> chunks;  // by place, ascending
   int place = 0;                             // of this rank
+  // By place: the tokens whose queries attend, ascending, where a strategy has to know them; empty: all of the chunks.
+  std::vector<std::vector<TokenId>> attending = {};
 
   int size() const { return static_cast<int>(ranks.size()); }
   const std::vector<ChunkId>& own_chunks() const { return chunks_at(place); }

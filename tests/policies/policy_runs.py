@@ -1,6 +1,9 @@
 """Runs `ringmark prefill` as a user does and compares what it wrote with what was expected."""
+import fnmatch
 import os
 import subprocess
+import sys
+import tempfile
 
 import numpy as np
 
@@ -50,3 +53,23 @@ def expect_close(found, expected, rows, first_token, what, tolerance=TOLERANCE):
     at = (token, head, *element)
     raise AssertionError(f"{what} of token {first_token + token}, head {head}{f', element {element[0]}' if element else ''}"
                          f" is {found[at]:.9g}, expected {expected[at]:.9g}")
+
+
+def run_cases(cases, check, ringmark, patterns):
+    """check(case, ringmark, folder) for every case, or for those whose names match a pattern; it returns what to print
+    and raises AssertionError where a result differs. The exit code."""
+    unknown = [p for p in patterns if not fnmatch.filter([case.name for case in cases], p)]
+    if unknown:
+        sys.exit(f"no case is named {unknown[0]}")
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            if patterns and not any(fnmatch.fnmatch(case.name, pattern) for pattern in patterns):
+                continue
+            try:
+                print(f"{case.name:<18}ranks {' '.join(map(str, case.ranks)):<8} "
+                      f"{check(case, os.path.abspath(ringmark), folder)}", flush=True)
+            except AssertionError as difference:
+                failures += 1
+                print(f"{case.name:<18}FAIL: {difference}", flush=True)
+    return 1 if failures else 0

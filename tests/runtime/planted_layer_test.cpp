@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 
@@ -103,6 +104,26 @@ TEST(PlantedLayer, blind_attention_recovers_nothing) {
   EXPECT_GT(few.planted, 0);
   EXPECT_LT(few.planted, 8);
   EXPECT_EQ(few.recovered, few.planted);
+}
+
+// Whoever holds the token; even over (0, 1) but for the questions, which need all keys.
+TEST(PlantedLayer, gates_depend_on_the_token_alone) {
+  const AttentionProblem problem = problem_of(4000);
+  const PlantedLayer layer(problem, {}, {.needles = 16});
+  std::vector<TokenId> tokens;
+  for (std::int64_t token = 0; token < 4000; ++token) tokens.emplace_back(token);
+  const std::vector<float> gates = layer.gates(tokens);
+  double sum = 0.0;
+  for (std::size_t n = 0; n < tokens.size(); ++n) {
+    EXPECT_GT(gates[n], 0.0f);
+    EXPECT_LT(gates[n], 1.0f);
+    EXPECT_EQ(layer.gates(std::array{tokens[n]}).front(), gates[n]);
+    sum += gates[n];
+  }
+  EXPECT_NEAR(sum / 4000, 0.5, 0.02);
+  // The last 16 ordinary tokens ask.
+  for (std::size_t n = 4000 - 16; n < 4000; ++n) EXPECT_TRUE(gates[n] > 0.75f || tokens[n].value() % 64 == 63);
+  EXPECT_NE(PlantedLayer(problem, {}, {.needles = 16, .seed = 2}).gates(tokens), gates);
 }
 
 }  // namespace
