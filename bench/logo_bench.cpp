@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 65536;
 constexpr std::int64_t kWindow = 128;
+constexpr int kRounds = 3;  // all of them in turns, the fastest counts: a shared host disturbs
 
 AttentionProblem problem_of_bench() {
   AttentionProblem problem;
@@ -105,24 +106,49 @@ class Bench {
   runtime::SilentProgress progress_;
 };
 
+// The fastest of the rounds so far, and whether all answers were right.
+void keep_fastest(Run& best, Run run) {
+  const bool right = best.right && run.right;
+  if (run.seconds < best.seconds) best = std::move(run);
+  best.right = right;
+}
+
+struct Runs {
+  Run dense, window, quarter, half;  // window: no gate is above the threshold
+};
+
+Runs run_round(Bench& bench) {
+  Runs runs;
+  runs.dense = bench.dense();
+  runs.window = bench.logo(1.0, runs.dense);
+  runs.quarter = bench.logo(0.75, runs.dense);
+  runs.half = bench.logo(0.5, runs.dense);
+  return runs;
+}
+
 bool run(int threads) {
   Bench bench(threads);
-  const Run dense = bench.dense();
-  const Run window = bench.logo(1.0, dense);  // no gate is above it
-  bool right = dense.right && window.right && window.selected == 0;
-  const AttentionProblem problem = problem_of_bench();
-  fmt::print("{} tokens, H={} Hkv={} d={} {}, W={}, {} threads; processor seconds\n", problem.tokens, problem.heads,
-             problem.kv_heads, problem.head_dim, name_of(problem.dtype), kWindow, threads);
-  fmt::print("dense {:.2f}; window and fusion alone {:.2f} ({:.3f} of dense)\n", dense.seconds, window.seconds,
-             window.seconds / dense.seconds);
-  fmt::print("{:>9}{:>12}{:>10}{:>22}{:>16}\n", "gate >", "rows", "seconds", "of dense, no window", "of dense, all");
-  for (const double threshold : {0.75, 0.5}) {
-    const Run logo = bench.logo(threshold, dense);
-    fmt::print("{:>9}{:>11.1f}%{:>10.2f}{:>22.3f}{:>16.3f}\n", threshold,
-               100.0 * static_cast<double>(logo.selected) / static_cast<double>(problem.tokens), logo.seconds,
-               (logo.seconds - window.seconds) / dense.seconds, logo.seconds / dense.seconds);
-    right = right && logo.right;
+  Runs best = run_round(bench);
+  for (int round = 1; round < kRounds; ++round) {
+    Runs runs = run_round(bench);
+    keep_fastest(best.dense, std::move(runs.dense));
+    keep_fastest(best.window, std::move(runs.window));
+    keep_fastest(best.quarter, std::move(runs.quarter));
+    keep_fastest(best.half, std::move(runs.half));
   }
+  const AttentionProblem problem = problem_of_bench();
+  fmt::print("{} tokens, H={} Hkv={} d={} {}, W={}, {} threads; processor seconds, best of {}\n", problem.tokens,
+             problem.heads, problem.kv_heads, problem.head_dim, name_of(problem.dtype), kWindow, threads, kRounds);
+  fmt::print("dense {:.2f}; window and fusion alone {:.2f} ({:.3f} of dense)\n", best.dense.seconds,
+             best.window.seconds, best.window.seconds / best.dense.seconds);
+  fmt::print("{:>12}{:>10}{:>22}{:>16}\n", "rows", "seconds", "of dense, no window", "of dense, all");
+  for (const Run* const logo : {&best.quarter, &best.half}) {
+    fmt::print("{:>11.1f}%{:>10.2f}{:>22.3f}{:>16.3f}\n",
+               100.0 * static_cast<double>(logo->selected) / static_cast<double>(problem.tokens), logo->seconds,
+               (logo->seconds - best.window.seconds) / best.dense.seconds, logo->seconds / best.dense.seconds);
+  }
+  const bool right =
+      best.dense.right && best.window.right && best.window.selected == 0 && best.quarter.right && best.half.right;
   fmt::print("answers {}\n", right ? "correct" : "WRONG");
   return right;
 }

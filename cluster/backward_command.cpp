@@ -66,7 +66,7 @@ class BackwardCommand {
     runtime::agree(ranks_, "check the outputs", [&] { check_run_files(options_, rank_); });
     runtime::agree(ranks_, "read the input", [&] {
       source_ = std::make_unique<LayerSource>(options_);
-      policy_ = options_.exact ? dense::whole_window(problem()) : source_->policy();
+      policy_ = options_.exact() ? dense::whole_window(problem()) : source_->policy();
       runtime::check_backward(problem(), policy_);
       gradient_ = std::make_unique<runtime::GradientFile>(options_.gradient, problem());
     });
@@ -107,11 +107,11 @@ class BackwardCommand {
       return runtime::check_memory(plan, limit_, rank_);
     }
     runtime::MemoryPlan forward =
-        options_.exact ? dense::plan_memory(problem(), shard, retrieval, dense_)
-                       : runtime::plan_memory(problem(), policy_, shard, retrieval, forward_.merge, forward_);
+        options_.exact() ? dense::plan_memory(problem(), shard, retrieval, dense_)
+                         : runtime::plan_memory(problem(), policy_, shard, retrieval, forward_.merge, forward_);
     runtime::MemoryPlan backward = runtime::plan_backward_memory(problem(), policy_, shard, retrieval, backward_);
     // Blocks of exact attention are not read by peers.
-    if (!options_.exact) forward.spill("blocks", options_.spill());
+    if (!options_.exact()) forward.spill("blocks", options_.spill());
     backward.spill("blocks", options_.spill());
     runtime::check_memory(forward, limit_, rank_);
     runtime::check_memory(backward, limit_, rank_);
@@ -138,7 +138,7 @@ class BackwardCommand {
     const auto span = clock_.time("forward");
     if (by_reference()) return runtime::reference_prefill(ranks_, problem(), policy_, *layout_, shard, threads_);
     Progress progress(ranks_.rank(), options_.quiet);
-    if (!options_.exact) {
+    if (!options_.exact()) {
       return runtime::prefill(ranks_, choose_transport(), problem(), policy_, *layout_, shard, forward_, progress);
     }
     dense::Result exact = dense::prefill(ranks_, problem(), *grid_, *layout_, shard, dense_, progress);
@@ -181,7 +181,7 @@ class BackwardCommand {
     BackwardReport report;
     report.problem = problem();
     report.policy = policy_;
-    report.exact = options_.exact;
+    report.policy_name = options_.policy.name;
     report.documents = static_cast<std::int64_t>(grid_->documents().size());
     report.ranks = ranks_.size();
     report.threads = threads_;

@@ -1,7 +1,9 @@
 #include "cluster/backward_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/program_options/options_description.hpp>
 #include <sstream>
@@ -9,6 +11,7 @@
 
 #include "cluster/option_group.h"
 #include "cluster/option_values.h"
+#include "cluster/policy_options.h"
 #include "core/error.h"
 
 namespace ringmark::cluster {
@@ -16,16 +19,14 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxMib = std::int64_t{1} << 20;
 
-constexpr std::array kScorers = {Scorer::kHils, Scorer::kMean, Scorer::kNone};
 constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
 constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
                                   partition::Balance::kRotate};
 constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference};
-// They choose chunks, or say what was chosen.
-constexpr std::array kOfHils = {"topk", "window", "sinks", "scorer", "merge", "digest"};
+// Policies whose backward pass there is.
+constexpr std::array<std::string_view, 3> kPolicies = {"hils", "mean", "dense"};
 
 constexpr auto kTextOf = [](auto choice) { return name_of(choice); };
 constexpr std::string_view kHelpHead =
@@ -35,7 +36,7 @@ the MPI job. Runs the forward first; the choice of chunks is held fixed.
   mpirun -n 4 ringmark backward --input layer.safetensors --gradient do.safetensors --output gradients.safetensors
 
 --input is what prefill reads; --gradient holds the tensor do [tokens, heads, head_dim]; the output holds dq, dk, dv and,
-where the input has landmark_q and the scorer is hils, dlandmark_q, in fp32.
+where the input has landmark_q and the policy is hils, dlandmark_q, in fp32.
 Exit codes: 0 done, 2 usage or bad input, 3 environment (memory, MPI), 4 a peer failed or a deadline passed.
 )";
 
@@ -44,20 +45,9 @@ OptionGroup file_options() {
   group.add("input", "FILE", "safetensors file with the layer")
       .add("gradient", "FILE", "safetensors file with the gradient of the layer's output, tensor do")
       .add("output", "FILE", "write the gradients as a safetensors file (default: none)")
+      .add("cu-seqlens", "LIST",
+           "packed documents: their first tokens, then the number of tokens (default: the file's)")
       .add("config", "FILE", "read options from lines of the form key = value, # begins a comment");
-  return group;
-}
-
-OptionGroup attention_options() {
-  OptionGroup group("Attention (defaults are those of prefill)");
-  group.add("policy", "NAME", "hils (window and chosen chunks) or dense (every key up to the query) (default: hils)")
-      .add("cu-seqlens", "LIST", "packed documents: their first tokens, then the number of tokens")
-      .add("topk", "K", "chunks that a query and kv head chooses")
-      .add("window", "TOKENS", "exact local window; 0 is the current chunk")
-      .add("chunk", "TOKENS", "tokens of a chunk")
-      .add("sinks", "TOKENS", "first tokens of a document that are always attended")
-      .add("scale", "X", "factor of q.k")
-      .add("scorer", "NAME", "how chunks are ranked: hils, mean or none (default: hils)");
   return group;
 }
 
@@ -89,23 +79,21 @@ void read_files(const OptionValues& values, BackwardOptions& options) {
 
 void read_attention(const OptionValues& values, BackwardOptions& options) {
   options.cu_seqlens = read_counts(values, "cu-seqlens").value_or(options.cu_seqlens);
-  options.topk = read_count(values, "topk", 0, kMaxTopk);
-  options.window = read_count(values, "window", 0, kMaxTokens);
   options.chunk = read_count(values, "chunk", 1, kMaxChunkSize);
-  options.sinks = read_count(values, "sinks", 0, kMaxTokens);
   options.scale = read_positive(values, "scale", 1e6);
-  options.scorer = read_choice<Scorer>(values, "scorer", kScorers, kTextOf).value_or(options.scorer);
-}
-
-void read_policy(const OptionValues& values, BackwardOptions& options) {
-  const std::vector<std::string> policies = {"hils", "dense"};
-  if (read_choice_index(values, "policy", policies).value_or(0) == 0) return;
-  for (const char* name : kOfHils) {
+  options.policy = read_policy(values);
+  if (std::find(kPolicies.begin(), kPolicies.end(), options.policy.name) == kPolicies.end()) {
+    fail_bad_input(
+        fmt::format("policy {} has no backward pass; limit: {}", options.policy.name, fmt::join(kPolicies, ", ")));
+  }
+  if (!options.exact()) return;
+  // Its forward gathers the keys, whose bits are those of one rank, and nothing is chosen.
+  for (const char* name : {"merge", "digest"}) {
     const OptionValue* const given = find_value(values, name);
     if (given == nullptr || given->text == "false") continue;
-    fail_bad_input(fmt::format("{} = {} has no meaning with --policy dense", given->origin, given->text));
+    fail_bad_input(
+        fmt::format("{} = {} has no meaning in the backward pass of --policy dense", given->origin, given->text));
   }
-  options.exact = true;
 }
 
 void read_execution(const OptionValues& values, BackwardOptions& options) {
@@ -124,7 +112,6 @@ BackwardOptions parse_backward_options(const std::vector<std::string>& arguments
   BackwardOptions options;
   read_files(values, options);
   read_attention(values, options);
-  read_policy(values, options);
   read_execution(values, options);
   read_run_options(values, options);
   return options;
@@ -132,7 +119,7 @@ BackwardOptions parse_backward_options(const std::vector<std::string>& arguments
 
 po::options_description backward_descriptions() {
   po::options_description all("", OptionGroup::kLineWidth, OptionGroup::kTextWidth);
-  for (const OptionGroup& group : {file_options(), attention_options(), execution_options(), report_options()}) {
+  for (const OptionGroup& group : {file_options(), policy_options(), execution_options(), report_options()}) {
     all.add(group.options());
   }
   return all;

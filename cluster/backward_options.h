@@ -14,8 +14,10 @@ namespace ringmark::cluster {
 // The output is that of the gradients.
 struct BackwardOptions : PrefillOptions {
   std::string gradient;                      // file with dL/do
-  bool exact = false;                        // --policy dense: every key up to the query
   std::optional<std::int64_t> gradient_mib;  // unset: the default of runtime::BackwardOptions
+
+  // Every key up to the query.
+  bool exact() const { return policy.name == "dense"; }
 };
 
 // `arguments` stand behind the word backward. Throws Error(kBadInput) in one line naming option, value and limit.

@@ -19,9 +19,9 @@ double ratio(const BackwardReport& r) {
 std::string policy_text(const BackwardReport& r) {
   const std::string chunk =
       fmt::format("chunk {}{}", r.problem.chunk_size, r.problem.landmark_slots ? " with landmark slot" : "");
-  if (r.exact) return fmt::format("dense: every key up to the query, {}", chunk);
-  return fmt::format("{}: {}, window {}, top {}, sinks {}", name_of(r.policy.scorer), chunk, r.policy.window,
-                     r.policy.topk, r.policy.sinks);
+  if (r.policy_name == "dense") return fmt::format("dense: every key up to the query, {}", chunk);
+  return fmt::format("{}: {}, window {}, top {}, sinks {}", r.policy_name, chunk, r.policy.window, r.policy.topk,
+                     r.policy.sinks);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ std::string report_table(const BackwardReport& r) {
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
                   r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
   row("transport", r.transport_reason);
-  if (!r.exact) row("selection digest", digest_text(r.selection_digest));
+  if (r.policy.selects()) row("selection digest", digest_text(r.selection_digest));
   row("seconds", seconds_text(r.seconds));
   row("bytes moved", fmt::format("{} of a ring's {} ({:.1f}%): keys and values {}, gradients {}",
                                  bytes_text(r.bytes_fetched + r.bytes_gradients), bytes_text(r.bytes_ring),
@@ -53,10 +53,10 @@ std::string report_table(const BackwardReport& r) {
 std::string report_json(const BackwardReport& r) {
   nlohmann::ordered_json json;
   json["ringmark"] = RINGMARK_VERSION;
-  json["policy"] = r.exact ? "dense" : "hils";
+  json["policy"] = r.policy_name;
   json["tokens"] = r.problem.tokens;
   json["ranks"] = r.ranks;
-  if (!r.exact) json["selection_digest"] = digest_text(r.selection_digest);
+  if (r.policy.selects()) json["selection_digest"] = digest_text(r.selection_digest);
   for (const auto& [stage, value] : r.seconds) json["seconds"][stage] = value;
   json["bytes_forward"] = r.bytes_forward;
   json["bytes_fetched"] = r.bytes_fetched;

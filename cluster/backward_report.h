@@ -12,7 +12,7 @@ namespace ringmark::cluster {
 struct BackwardReport {
   AttentionProblem problem;
   AttentionPolicy policy;
-  bool exact = false;  // --policy dense
+  std::string policy_name;  // of --policy
   std::int64_t documents = 1;
   int ranks = 1;
   int threads = 1;

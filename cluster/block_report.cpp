@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cluster/host.h"
+#include "cluster/layer_fields.h"
 #include "cluster/prefill_report.h"
 #include "cluster/size_text.h"
 #include "cluster/text_file.h"
@@ -14,11 +15,12 @@
 
 namespace ringmark::cluster {
 
-BlockReport make_block_report(LayerRun& run, const comm::ChosenTransport& transport,
+BlockReport make_block_report(LayerRun& run, const AttentionPolicy& attention, const comm::ChosenTransport& transport,
                               const std::vector<std::string>& stages, const runtime::StageClock& clock,
                               std::int64_t bytes_fetched, std::span<const float> out) {
   BlockReport report;
   report.problem = run.problem();
+  report.attention = attention;
   report.documents = std::ssize(run.grid().documents());
   report.ranks = run.ranks().size();
   report.threads = run.threads();
@@ -52,6 +54,7 @@ std::string report_table(const BlockReport& r) {
   row("tokens", fmt::format("{} in {} document{}", p.tokens, r.documents, r.documents == 1 ? "" : "s"));
   row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
   for (const auto& [name, text] : r.rows) row(name, text);
+  if (const std::string logits = logits_text(p); !logits.empty()) row("logits", logits);
   if (r.positions) row("positions", positions_text(*r.positions, p));
   row("ranks",
       fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
@@ -84,12 +87,7 @@ std::string report_json(const BlockReport& r) {
   json["instruction_set"] = r.instruction_set;
   json["threads"] = r.threads;
   if (r.positions) json["positions"] = positions_json(*r.positions, r.problem);
-  json["heads"] = r.problem.heads;
-  json["kv_heads"] = r.problem.kv_heads;
-  json["head_dim"] = r.problem.head_dim;
-  json["dtype"] = name_of(r.problem.dtype);
-  json["scale"] = r.problem.scale;
-  json["chunk_size"] = r.problem.chunk_size;
+  add_layer_fields(json, r.problem, r.attention);
   json.update(r.fields);
   return json.dump(2) + "\n";
 }

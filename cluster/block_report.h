@@ -19,6 +19,7 @@ namespace ringmark::cluster {
 
 struct BlockReport {
   AttentionProblem problem;
+  AttentionPolicy attention;  // whose keys the layout was balanced for: of LoGo the windows, else all keys
   std::int64_t documents = 1;
   int ranks = 1;
   int threads = 1;
@@ -39,7 +40,7 @@ struct BlockReport {
 };
 
 // Collective: all but the policy's own part. `stages` as in slowest(); `out` are the rows of this rank.
-BlockReport make_block_report(LayerRun& run, const comm::ChosenTransport& transport,
+BlockReport make_block_report(LayerRun& run, const AttentionPolicy& attention, const comm::ChosenTransport& transport,
                               const std::vector<std::string>& stages, const runtime::StageClock& clock,
                               std::int64_t bytes_fetched, std::span<const float> out);
 

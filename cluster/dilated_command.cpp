@@ -72,7 +72,7 @@ class DilatedCommand {
 
   void report(std::span<const float> out, const dilated::Result& result) {
     BlockReport report =
-        make_block_report(run_, transport_, {"load", "store", "plan", "fetch", "attend", "merge", "write"},
+        make_block_report(run_, policy(), transport_, {"load", "store", "plan", "fetch", "attend", "merge", "write"},
                           result.clock, result.bytes_fetched, out);
     if (run_.rank() != RankId(0)) return;
     std::string pairs;

@@ -74,8 +74,11 @@ void LayerSource::plant(const PrefillOptions& options) {
   if (options.logits.softmax_zero) problem_.sink_logits.assign(static_cast<std::size_t>(planted.heads), 0.0f);
   problem_.validate();
   apply_policy(options.policy);
+  // A policy that chooses nothing is asked for the needles that a choice by hils could find.
+  AttentionPolicy placing = policy_;
+  if (!is_sparse_engine_policy(options.policy.name)) placing.scorer = Scorer::kHils;
   planted_ = std::make_unique<runtime::PlantedLayer>(
-      problem_, policy_, runtime::PlantedOptions{planted.needles, planted.agreement, planted.topics, options.seed});
+      problem_, placing, runtime::PlantedOptions{planted.needles, planted.agreement, planted.topics, options.seed});
 }
 
 void LayerSource::apply_policy(const PolicyOptions& options) {

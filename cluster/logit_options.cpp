@@ -40,7 +40,8 @@ OptionGroup logit_options() {
   OptionGroup group("Logits");
   group
       .add("logit-cap", "X",
-           "logits become X tanh(logit / X), before the mask (default: the file's metadata logit_cap, else none)")
+           "logits become X tanh(logit / X), before the mask; 0: they stay (default: the file's metadata logit_cap, "
+           "else 0)")
       .add_switch(
           "alibi",
           "take slope x distance off every logit, by the usual slopes of the heads; for policies that choose no "
@@ -56,7 +57,7 @@ OptionGroup logit_options() {
 
 LogitOptions read_logit_options(const OptionValues& values) {
   LogitOptions options;
-  options.cap = read_positive(values, "logit-cap", kMaxCap);
+  options.cap = read_real(values, "logit-cap", 0.0, kMaxCap);
   options.alibi = read_switch(values, "alibi");
   options.softmax_zero = read_switch(values, "softmax-zero");
   options.sink_positions = read_choice<SinkPositions>(values, "sink-positions", kSinkPositions,

@@ -144,7 +144,7 @@ class LogoCommand {
 
   void report(std::span<const float> out, const logo::Result& result) {
     BlockReport report = make_block_report(
-        run_, transport_, {"load", "store", "plan", "fetch", "window", "attend", "merge", "fuse", "write"},
+        run_, policy_, transport_, {"load", "store", "plan", "fetch", "window", "attend", "merge", "fuse", "write"},
         result.clock, result.bytes_fetched, out);
     std::array<std::int64_t, 3> moved = {result.received.keys, result.received.queries, result.received.partials};
     run_.ranks().all_reduce_sum("report", moved);
@@ -156,7 +156,6 @@ class LogoCommand {
                    {"global rows", fmt::format("{} of {} ({:.1f}%)", result.selected, problem().tokens, 100.0 * share)},
                    {"global moved", fmt::format("keys and values {}, queries {}, partial results {}",
                                                 bytes_text(moved[0]), bytes_text(moved[1]), bytes_text(moved[2]))}};
-    report.fields["window"] = policy_.window;
     report.fields["merge"] = name_of(options_.strategy);
     report.fields["threshold"] = engine_.threshold;
     report.fields["global_rows"] = result.selected;

@@ -26,6 +26,7 @@
 #include "cluster/stage_seconds.h"
 #include "cluster/text_file.h"
 #include "cluster/trace_output.h"
+#include "core/error.h"
 #include "kernels/cpu/isa.h"
 #include "kvstore/prefix_chains.h"
 #include "kvstore/prefix_hash.h"
@@ -98,7 +99,10 @@ class PrefillCommand {
       check_run_files(options_, rank_);
       if (!options_.trace.empty() && rank_ == RankId(0)) check_text_file(options_.trace);
     });
-    runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
+    runtime::agree(ranks_, "read the input", [&] {
+      source_ = std::make_unique<LayerSource>(options_);
+      if (options_.recall) check_recall();
+    });
     if (!options_.reuse.empty()) prefix_ = std::make_unique<PrefixSource>(options_, *source_, ranks_);
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
     if (on_gpu()) runtime::agree(ranks_, "choose the GPU", [&] { gpu_ = make_gpu_rank(ranks_, options_); });
@@ -225,6 +229,11 @@ class PrefillCommand {
     };
   }
 
+  // The exact mass is that of the text, whose distances a cache does not keep.
+  void check_recall() const {
+    if (source_->caches_sinks()) fail_bad_input("recall does not go with sink-positions = cache; limit: text");
+  }
+
   // Blocks are looked at before the engine lets go of them. The shard outlives the engine.
   void prepare_recall(const runtime::LayerShard& shard) {
     engine_.keep = [this, &shard, keep = std::move(engine_.keep)](const runtime::PrefillState& state) {
@@ -298,7 +307,7 @@ class PrefillCommand {
     report.instruction_set = options_.backend == kernels::Backend::kCpu ? name_of(kernels::cpu::active_isa()) : "fp64";
     report.transport = transport_.transport ? std::string(transport_.transport->name()) : "none";
     report.transport_reason = transport_.why;
-    if (on_gpu()) describe_gpu(report);
+    if (on_gpu()) describe_gpu(ranks_, gpu_->report(), report);
     report.merge = name_of(result.merge);
     report.balance = name_of(balance());
     report.backend = name_of(options_.backend);
@@ -326,20 +335,6 @@ class PrefillCommand {
     ranks_.all_reduce_max("report", peak);
     report.peak_memory_bytes = peak[0];
     return report;
-  }
-
-  // Collective.
-  void describe_gpu(PrefillReport& report) {
-    const GpuReport& gpu = gpu_->report();
-    std::array<std::int64_t, 2> pairs = {gpu.pairs, gpu.exact_pairs};
-    ranks_.all_reduce_sum("report", pairs);
-    report.instruction_set = gpu.kernels;
-    report.transport = gpu.transport;
-    report.transport_reason = gpu.transport_reason;
-    report.device = gpu.device;
-    report.fetch = gpu.fetch;
-    report.pairs = pairs[0];
-    report.exact_pairs = pairs[1];
   }
 
   std::vector<std::string> stages() const {

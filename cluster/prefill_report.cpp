@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -163,6 +164,18 @@ std::string report_json(const PrefillReport& r) {
   if (r.recall) json["recall"] = recall_json(*r.recall);
   add_layer_fields(json, r.problem, r.policy);
   return json.dump(2) + "\n";
+}
+
+void describe_gpu(comm::Communicator& ranks, const GpuReport& gpu, PrefillReport& report) {
+  std::array<std::int64_t, 2> pairs = {gpu.pairs, gpu.exact_pairs};
+  ranks.all_reduce_sum("report", pairs);
+  report.instruction_set = gpu.kernels;
+  report.transport = gpu.transport;
+  report.transport_reason = gpu.transport_reason;
+  report.device = gpu.device;
+  report.fetch = gpu.fetch;
+  report.pairs = pairs[0];
+  report.exact_pairs = pairs[1];
 }
 
 void show_report(const PrefillReport& report, const RunOptions& options) {

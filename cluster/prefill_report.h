@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "cluster/gpu_rank.h"
 #include "cluster/position_fields.h"
 #include "cluster/run_options.h"
 #include "cluster/stage_seconds.h"
@@ -69,6 +70,9 @@ struct PrefillReport {
   std::int64_t needles_planted = 0;
   std::int64_t needles_recovered = 0;
 };
+
+// Collective: what the layer's GPUs add to the report.
+void describe_gpu(comm::Communicator& ranks, const GpuReport& gpu, PrefillReport& report);
 
 std::string digest_text(std::uint64_t digest);
 std::string report_table(const PrefillReport& report);

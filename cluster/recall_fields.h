@@ -12,7 +12,8 @@
 namespace ringmark::cluster {
 
 // Names and values of the table's rows; the last is a warning where the recall collapses.
-std::vector<std::pair<std::string, std::string>> recall_rows(const runtime::Recall& recall, const AttentionProblem& problem);
+std::vector<std::pair<std::string, std::string>> recall_rows(const runtime::Recall& recall,
+                                                             const AttentionProblem& problem);
 // The object `recall` (docs/report.md).
 nlohmann::ordered_json recall_json(const runtime::Recall& recall);
 

@@ -24,8 +24,8 @@ std::optional<double> read_recall(const OptionValues& values, std::string_view p
     fail_bad_input(fmt::format("{} = {} has no meaning with --policy {}", given->origin, given->text, policy));
   }
   if (backend != kernels::Backend::kCpu) {
-    fail_bad_input(fmt::format("{} = {} does not go with --backend {}; limit: cpu", given->origin, given->text,
-                               name_of(backend)));
+    fail_bad_input(
+        fmt::format("{} = {} does not go with --backend {}; limit: cpu", given->origin, given->text, name_of(backend)));
   }
   return fraction;
 }

@@ -15,8 +15,8 @@ namespace ringmark::kernels {
 // belong to its segment. `stretches` are some of stretches_of(), ascending; the blocks of their tokens must be in
 // `blocks`, from the first token to the rows' last. Tokens of `queries` ascend; its groups hold all heads of the layer.
 //
-// Keys and rows that take part are packed, so that the cost is 1/rate of attention over the segments. A row's result
-// depends on which stretches it was given and in which order, on nothing else.
+// Keys and rows that take part are packed: a head has 1/rate of the rows, and each of them 1/rate of the keys. A row's
+// result depends on which stretches it was given and in which order, on nothing else.
 void attend_dilated(const CausalQueries& queries, const Dilation& dilation, std::span<const Range<TokenId>> stretches,
                     const BlockTable& blocks, const OpenSoftmax& softmax, int threads);
 

@@ -307,6 +307,7 @@ BackwardResult backward(comm::Communicator& communicator, comm::BlockTransport& 
                         LayerShard& shard, const ForwardRows& forward, std::span<const float> out_gradient,
                         const BackwardOptions& options, ProgressSink& progress) {
   check_backward(problem, policy);
+  require(shard.landmark_queries().rows == 0, "landmark queries with a backward pass are rows of the sequence");
   return Backward(communicator, transport, problem, policy, layout, shard, forward, out_gradient, options, progress)
       .run();
 }

@@ -63,9 +63,9 @@ std::int64_t stretch_chunks(const AttentionProblem& problem, const AttentionPoli
                             std::int64_t budget);
 
 // Collective. `shard` and `forward` hold the rows of this rank in the order of `layout`; K and V of the shard are moved
-// into blocks and released. out_gradient [rows, H, d]. The transport has nothing exposed. The gradients of q do not
-// depend on layout, rank count or threads; where ranks add to one sum, its last bits depend on who had which rows.
-// Throws Error(kPeer) when a peer misses a deadline.
+// into blocks and released. out_gradient [rows, H, d]. The transport has nothing exposed. Landmark queries are those of
+// the slots: the shard brings none of its own. The gradients of q do not depend on layout, rank count or threads; where
+// ranks add to one sum, its last bits depend on who had which rows. Throws Error(kPeer) when a peer misses a deadline.
 BackwardResult backward(comm::Communicator& communicator, comm::BlockTransport& transport,
                         const AttentionProblem& problem, const AttentionPolicy& policy, const partition::Layout& layout,
                         LayerShard& shard, const ForwardRows& forward, std::span<const float> out_gradient,

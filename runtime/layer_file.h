@@ -20,9 +20,9 @@ namespace ringmark::runtime {
 
 // What the caller fixes; the rest comes from the file's metadata, then from the defaults of core/problem.h.
 struct LayerOverrides {
-  std::optional<std::int64_t> chunk_size, window, topk, sinks;
-  std::optional<double> scale;
-  std::optional<std::vector<std::int64_t>> cu_seqlens;
+  std::optional<std::int64_t> chunk_size = {}, window = {}, topk = {}, sinks = {};
+  std::optional<double> scale = {};
+  std::optional<std::vector<std::int64_t>> cu_seqlens = {};
   std::optional<Scorer> scorer = {};
   std::optional<double> logit_cap = {};
   std::optional<bool> alibi = {};

@@ -97,11 +97,6 @@ std::vector<std::int64_t> read_integers(const SafetensorsFile& file, const Store
   return numbers;
 }
 
-std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& tensor) {
-  const RowRange all{0, tensor.shape[0]};
-  return read_floats(file, tensor, {&all, 1});
-}
-
 std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& tensor,
                                std::span<const RowRange> runs) {
   const DType dtype = dtype_of(file, tensor);
@@ -112,6 +107,10 @@ std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& 
   std::vector<float> values(bytes.size() / static_cast<std::size_t>(size_of(dtype)));
   widen(bytes.data(), dtype, std::ssize(values), values.data());
   return values;
+}
+
+std::vector<float> read_floats(const SafetensorsFile& file, const StoredTensor& tensor) {
+  return read_floats(file, tensor, std::array{RowRange{0, tensor.shape[0]}});
 }
 
 std::optional<std::int64_t> metadata_integer(const SafetensorsFile& file, const std::string& key) {

@@ -41,7 +41,8 @@ std::vector<std::int64_t> read_integers(const kvstore::SafetensorsFile& file, co
 void read_runs(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
                std::span<const RowRange> runs, std::span<std::byte> out);
 
-// These rows of a tensor of such numbers, widened, one run behind the other.
+// All elements of a BF16, F16 or F32 tensor, widened; and of these rows, one run behind the other.
+std::vector<float> read_floats(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
 std::vector<float> read_floats(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor,
                                std::span<const RowRange> runs);
 
@@ -49,9 +50,6 @@ std::vector<float> read_floats(const kvstore::SafetensorsFile& file, const kvsto
 std::optional<std::int64_t> metadata_integer(const kvstore::SafetensorsFile& file, const std::string& key);
 std::optional<double> metadata_real(const kvstore::SafetensorsFile& file, const std::string& key);
 std::optional<bool> metadata_flag(const kvstore::SafetensorsFile& file, const std::string& key);
-
-// All elements of a BF16, F16 or F32 tensor, widened.
-std::vector<float> read_floats(const kvstore::SafetensorsFile& file, const kvstore::StoredTensor& tensor);
 
 struct LayerTensors {
   DType dtype = DType::kFloat32;

@@ -176,8 +176,7 @@ class Prefill {
     LandmarkFetcher record_fetcher(transport_, kLandmarkRegion, layout_, records);
     const FetchPlan plan =
         make_plan({done_.attended, done_.selected}, chosen_needs(problem_, result_.selection, done_.attended));
-    std::optional<kernels::CachedRows> cached;
-    if (cache_) cached.emplace(*cache_, tokens_);
+    const auto cached = cache_ ? std::make_optional(kernels::CachedRows{*cache_, tokens_}) : std::nullopt;
     const bool unites = policy_.fusion == Fusion::kUnion;  // weighs keys, not chunks: by no record
     WaveWork work;
     work.attend = [&](RowRange rows) {

@@ -123,7 +123,7 @@ class Measurement {
     const std::size_t list_bytes = size(own.choosers * own.topk) * sizeof(std::int32_t);
     if (list_bytes > 0) {
       const auto lists = gather(round, {reinterpret_cast<const std::byte*>(own.chunks.data()), list_bytes});
-      std::memcpy(selection.chunks.data(), lists.data(), lists.size());
+      if (!lists.empty()) std::memcpy(selection.chunks.data(), lists.data(), lists.size());
     }
     std::vector<KeyMass> masses(round.size() * size(problem_.heads));
     kernels::add_chunk_masses(problem_, state_.grid, queries, round, selection, state_.chunks, blocks_, masses,

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/error.h"
 #include "kernels/reference/backward.h"
 #include "runtime/reference_layer.h"
 
@@ -37,6 +38,7 @@ BackwardResult reference_backward(comm::Communicator& communicator, const Attent
                                   const LayerShard& shard, const kernels::Selection& selection,
                                   std::span<const float> out_gradient, int threads) {
   check_backward(problem, policy);
+  require(shard.landmark_queries().rows == 0, "landmark queries with a backward pass are rows of the sequence");
   BackwardResult result;
   const RankId rank(communicator.rank());
   const std::int64_t query_width = problem.heads * problem.head_dim;

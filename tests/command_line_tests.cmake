@@ -1,6 +1,6 @@
 # Tests of the command line, and with it.
 add_unit_test(command_line_test SANITIZE LINK ringmark::cluster SOURCES
-  cluster/options_test.cpp cluster/policy_options_test.cpp cluster/progress_test.cpp cluster/size_text_test.cpp)
+  cluster/branch_options_test.cpp cluster/options_test.cpp cluster/policy_options_test.cpp cluster/progress_test.cpp cluster/size_text_test.cpp)
 
 # The binary as a user runs it.
 add_executable(write_malformed_files cluster/write_malformed_files.cpp)

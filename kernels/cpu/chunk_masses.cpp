@@ -121,16 +121,9 @@ class MassTile {
     kernels_.widen_rows({problem_.blocks.keys(chunk, kv_head), shape.row_bytes(), shape.dtype}, keys.size(), head_dim_,
                         1.0f, keys_.data());
     kernels_.multiply(key_rows_.data(), keys.size(), head_dim_, panel_.data(), logits_.data());
-    if (problem_.shape.logit_cap > 0.0f) cap(keys.size());
+    const float cap = problem_.shape.logit_cap;
+    if (cap > 0.0f) kernels_.cap_scores(logits_.data(), keys.size() * kPanelWidth, cap);
     if (!problem_.slopes.empty()) lean(keys);
-  }
-
-  void cap(std::int64_t keys) {
-    const float most = problem_.shape.logit_cap;
-    for (std::int64_t i = 0; i < keys * kPanelWidth; ++i) {
-      float& logit = logits_[static_cast<std::size_t>(i)];
-      logit = most * std::tanh(logit / most);
-    }
   }
 
   void lean(Range<TokenId> keys) {

@@ -128,6 +128,7 @@ class Attention {
       } else {
         mix(i, row, h, eligible, scores[head], window_out[head], result);
       }
+      absorb_sink(row, h, result);
     }
   }
 
@@ -244,6 +245,7 @@ class Attention {
 
 std::vector<double> widen(const RowsView& rows) {
   const std::int64_t count = rows.rows * rows.heads * rows.head_dim;
+  if (count == 0) return {};  // there may be no array at all
   std::vector<float> narrow(static_cast<std::size_t>(count));
   ringmark::widen(rows.data, rows.dtype, count, narrow.data());
   return {narrow.begin(), narrow.end()};

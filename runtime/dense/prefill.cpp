@@ -189,9 +189,9 @@ class Prefill {
   Result result_;
 };
 
-// Chunks with keys for each row, of all rows.
+// Chunks with keys for each row, of all rows, and the chunks that pass by: whoever has no row does not wait for ever.
 std::int64_t pairs_of(const partition::SequenceGrid& grid, std::span<const TokenId> tokens) {
-  std::int64_t pairs = 0;
+  std::int64_t pairs = grid.chunk_count();
   for (const TokenId token : tokens) {
     const ChunkId chunk = grid.chunk_of(token);
     pairs += chunk - grid.document_of(chunk).chunks.begin + 1;

@@ -44,7 +44,7 @@ class Prefill {
   }
 
   void attend_selected() {
-    layer_.attend_in_waves("attend", chosen_needs(selection_, 0), [&](RowRange rows) {
+    layer_.attend_in_waves("attend", chosen_needs(problem_, selection_, 0), [&](RowRange rows) {
       kernels::attend_selected(problem_, layer_.grid(), layer_.queries(), layer_.tokens(), selection_, rows,
                                layer_.blocks(), gated(kSelected), layer_.lse(), layer_.threads());
     });

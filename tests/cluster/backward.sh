@@ -33,10 +33,11 @@ backward() { "$ringmark" backward --input layer.safetensors --gradient do.safete
 
 expect 2 'no --input FILE is given' "$ringmark" backward --gradient do.safetensors
 expect 2 'no --gradient FILE is given' "$ringmark" backward --input layer.safetensors
-expect 2 'scorer = oracle' backward --scorer oracle
+expect 2 'policy oracle has no backward pass; limit: hils, mean, dense' backward --policy oracle
+expect 2 'choice head has no backward pass' backward --choice head
 expect 2 'backend = cuda' backward --backend cuda
 expect 2 'topk = 4 has no meaning with --policy dense' backward --policy dense --topk 4
-expect 2 'policy = nsa' backward --policy nsa
+expect 2 'merge = auto has no meaning in the backward pass of --policy dense' backward --policy dense --merge auto
 expect 3 'needs .* GiB, its limit is 0.1.* GiB' backward --memory-gib 0.1
 for file in "short.safetensors tensor do has shape \[899, 4, 64\], not \[900, 4, 64\]" \
   "unnamed.safetensors .*do" "nan.safetensors tensor do holds NaN or infinity at token 777" "absent.safetensors .*"; do
@@ -69,7 +70,7 @@ P
 for how in hils mean dense; do
   case $how in
     hils) options=() ;;
-    mean) options=(--scorer mean --sinks 70 --window 0 --topk 2) ;;
+    mean) options=(--policy mean --sinks 70 --window 0 --topk 2) ;;
     dense) options=(--policy dense) ;;
   esac
   backward "${options[@]}" --backend reference --output "$how.reference.safetensors" > out.txt 2> err.txt ||
@@ -85,7 +86,7 @@ for how in hils mean dense; do
     python3 - "$how" "$ranks" << 'P' || fail "the report of $how on $ranks lacks fields: $(cat report.json)"
 import json, sys
 report = json.load(open("report.json"))
-assert report["policy"] == ("dense" if sys.argv[1] == "dense" else "hils") and report["ranks"] == int(sys.argv[2])
+assert report["policy"] == sys.argv[1] and report["ranks"] == int(sys.argv[2])
 assert report["bytes_fetched"] > 0 and report["bytes_gradients"] > 0 and report["stretches"] > 1
 assert report["seconds"]["attend"] > 0 and ("selection_digest" in report) == (sys.argv[1] != "dense")
 P

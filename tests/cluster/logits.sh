@@ -32,9 +32,9 @@ close() { python3 -c "assert $(differ "$1" "$2") < 2e-5" || fail "$1 and $2 diff
 apart() { python3 -c "assert $(differ "$1" "$2") > 1e-2" || fail "$1 and $2 differ by $(differ "$1" "$2") only"; }
 
 # A cap and softmax-zero, by flags and by the file, with chosen chunks and with none.
-for how in "hils --window 64 --topk 3" "none --window 100"; do
+for how in "hils --window 64 --topk 3" "window --window 100"; do
   # shellcheck disable=SC2086
-  set -- --scorer $how
+  set -- --policy $how
   run 1 plain --input layer.safetensors "$@"
   run 1 one --input layer.safetensors --logit-cap 3 --softmax-zero "$@"
   run 3 three --input layer.safetensors --logit-cap 3 --softmax-zero "$@"
@@ -46,11 +46,13 @@ for how in "hils --window 64 --topk 3" "none --window 100"; do
   close one.safetensors reference.safetensors
 done
 grep -q '^logits *capped at 3, sink logits 0$' one.txt || fail "no line of the logits: $(cat one.txt)"
+run 1 uncapped --input zeros.safetensors --logit-cap 0 "$@"
+grep -q '^logits *sink logits 0$' uncapped.txt || fail "a cap of 0 leaves that of the file: $(cat uncapped.txt)"
 grep -q '^logits' plain.txt && fail "logits of a plain layer: $(grep ^logits plain.txt)"
 python3 - << 'P' || fail "the report says something else"
 import json
 one, plain = json.load(open("one.json")), json.load(open("plain.json"))
-assert (one["logit_cap"], one["alibi"], one["sink_logits"], one["window_edge"]) == (3, False, True, "chunk"), one
+assert (one["logit_cap"], one["alibi"], one["sink_logits"], one["window_edge"]) == (3, False, True, "token"), one
 assert (plain["logit_cap"], plain["alibi"], plain["sink_logits"]) == (0, False, False), plain
 P
 
@@ -58,18 +60,18 @@ P
 run 1 dense --input alibi.safetensors --policy dense --logit-cap 20
 run 2 heads --input alibi.safetensors --policy dense --logit-cap 20 --merge ulysses
 run 1 exact --input alibi.safetensors --policy dense --logit-cap 20 --backend reference
-run 3 window --input alibi.safetensors --scorer none --window 1k --logit-cap 20
+run 3 window --input alibi.safetensors --policy window --window 1k --logit-cap 20
 cmp dense.safetensors heads.safetensors || fail "heads on two ranks differ from one"
 close dense.safetensors exact.safetensors
 close dense.safetensors window.safetensors
 grep -q '^logits *capped at 20, ALiBi, sink logits -2 to 5$' dense.txt || fail "no line of the logits: $(cat dense.txt)"
 
 # Sinks in a cache.
-cached="--input layer.safetensors --scorer none --window 64 --sinks 5 --rope rope"
+cached="--input layer.safetensors --policy sinks --window 64 --sinks 5 --rope rope"
 # shellcheck disable=SC2086
 {
-  run 1 text $cached
-  run 1 one $cached --sink-positions cache
+  run 1 text $cached --sink-positions text
+  run 1 one $cached
   run 3 three $cached --sink-positions cache
   run 2 reference $cached --sink-positions cache --backend reference
 }
@@ -80,21 +82,20 @@ grep -q '^positions .*, sinks at their place in the cache' one.txt || fail "no w
 grep -q '"sinks": "cache"' one.json || fail "no sinks in the report"
 
 refuse() { expect 2 "$1" "$ringmark" prefill --input "$2" "${@:3}"; }
-refuse 'alibi = 1 does not go with scorer = hils' layer.safetensors --alibi
+refuse 'alibi = true has no meaning with --policy hils' layer.safetensors --alibi
 refuse 'alibi = 1 does not go with scorer = hils' alibi.safetensors
-refuse 'logit-cap = 0 is not a' layer.safetensors --logit-cap 0
+refuse 'logit-cap = -1 is not a' layer.safetensors --logit-cap -1
 refuse 'softmax-zero does not go with the tensor sink_logits' zeros.safetensors --softmax-zero
 refuse 'logit_cap = 2.000000 cannot be kept' layer.safetensors --logit-cap 2 --snapshot kept
 refuse 'sink_logits = 0.000000, ... cannot be kept' layer.safetensors --softmax-zero --snapshot kept
-refuse 'sink-positions = cache needs --rope' layer.safetensors --sink-positions cache
-refuse 'sink-positions = cache has no meaning with sinks = 0' layer.safetensors --rope rope --sink-positions cache
-refuse 'sink-positions = cache does not go with scorer = hils' layer.safetensors --rope rope --sinks 4 --sink-positions cache
+refuse 'sink-positions = cache needs --rope' layer.safetensors --policy sinks --sink-positions cache
+refuse 'sink-positions = cache has no meaning with --policy hils' layer.safetensors --rope rope --sink-positions cache
 refuse 'sink-positions = cache has no meaning with --policy dense' layer.safetensors --policy dense --rope rope \
   --sink-positions cache
 # shellcheck disable=SC2086
-refuse 'sink-positions = cache cannot be kept' ${cached#--input } --sink-positions cache --snapshot kept
+refuse 'snapshot = kept does not go with --policy sinks' ${cached#--input } --snapshot kept
 python3 "$here/add_positions.py" layer.safetensors ids.safetensors 0
-refuse 'sink-positions = cache does not go with the tensor positions' ids.safetensors --scorer none --sinks 4 --rope rope \
+refuse 'sink-positions = cache does not go with the tensor positions' ids.safetensors --policy sinks --sinks 4 --rope rope \
   --sink-positions cache
 python3 "$here/add_logits.py" layer.safetensors bad.safetensors logit_cap=much
 refuse "metadata logit_cap = 'much' is not a number" bad.safetensors

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,17 @@ TEST(PolicyOptions, a_policy_refuses_the_options_of_the_others) {
       const bool refused = refusal.find("has no meaning with --policy " + std::string(row.name)) != std::string::npos &&
                            refusal.find(option + " = ") == 0;
       EXPECT_NE(refused, cell.find(option + " ") != std::string::npos) << row.name << " " << option << ": " << refusal;
+    }
+  }
+}
+
+TEST(PolicyOptions, every_option_of_the_table_is_one_of_prefill) {
+  const auto known = prefill_descriptions();
+  for (const PolicyRow& row : policy_table()) {
+    std::istringstream cell{std::string(row.options)};
+    for (std::string word; cell >> word;) {
+      ASSERT_EQ(word.substr(0, 2), "--") << row.name;
+      EXPECT_NE(known.find_nothrow(word.substr(2), false), nullptr) << row.name << " " << word;
     }
   }
 }

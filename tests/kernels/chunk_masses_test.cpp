@@ -160,7 +160,7 @@ TEST(ChunkMasses, a_row_does_not_depend_on_its_neighbours) {
 
 // Keys whose e^z is a small whole number: query 1, key ln(mass), scale 1.
 struct ByHand {
-  ByHand(std::vector<float> masses, std::int64_t chunk_size, bool slots, std::vector<std::int64_t> documents,
+  ByHand(const std::vector<float>& masses, std::int64_t chunk_size, bool slots, std::vector<std::int64_t> documents,
          const AttentionPolicy& policy)
       : shape(problem_of(std::ssize(masses), chunk_size, slots, std::move(documents))),
         grid(shape, policy),

@@ -1,51 +1,15 @@
 #!/usr/bin/env python3
 """golden_backward.py RINGMARK TEST_DATA: `ringmark backward` against a program of its own: numpy in float64, whole
 matrices, one operation after the other and back again, nothing of the compact formulas of docs/numerics.md. Chunks are
-those that `ringmark prefill --topk-chunks` chose. Exits 77 where numpy is absent."""
-import json
+those that `ringmark prefill --topk-chunks` chose."""
 import os
-import struct
 import subprocess
 import sys
 import tempfile
 
-try:
-    import numpy as np
-except ImportError:
-    print("golden_backward: skipped, this python has no numpy")
-    sys.exit(77)
+import numpy as np
 
-NUMBERS = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64}
-
-
-def read(path):
-    raw = open(path, "rb").read()
-    length = struct.unpack("<Q", raw[:8])[0]
-    header = json.loads(raw[8 : 8 + length])
-    metadata = header.pop("__metadata__", {})
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        data = raw[8 + length + begin : 8 + length + end]
-        if entry["dtype"] == "BF16":
-            values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
-        else:
-            values = np.frombuffer(data, NUMBERS[entry["dtype"]])
-        tensors[name] = values.reshape(entry["shape"])
-    return tensors, metadata
-
-
-def write(path, tensors, metadata=None):
-    header, data = {"__metadata__": metadata or {}}, b""
-    for name, values in tensors.items():
-        kind = next(kind for kind, number in NUMBERS.items() if number == values.dtype)
-        places = [len(data), len(data) + values.nbytes]
-        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": places}
-        data += values.tobytes()
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
+from safetensors_io import read_safetensors, write_safetensors
 
 
 def softmax(logits, axis=-1):
@@ -193,20 +157,20 @@ def worst(got, want):
 
 
 def check(ringmark, name, tensors, setting, slopes):
-    metadata = {key: str(int(setting[key])) for key in ("chunk_size", "window", "topk", "sinks", "landmark_slots")}
+    metadata = {key: int(setting[key]) for key in ("chunk_size", "window", "topk", "sinks", "landmark_slots")}
     tensors = dict(tensors)
     if "cu_seqlens" in setting:
         tensors["cu_seqlens"] = np.array(setting["cu_seqlens"], np.int64)
     metadata["scale"] = repr(setting["scale"])
-    write("layer.safetensors", tensors, metadata)
+    write_safetensors("layer.safetensors", tensors, metadata)
     do = np.random.default_rng(len(name)).standard_normal(tensors["q"].shape).astype(np.float32)
-    write("do.safetensors", {"do": do})
+    write_safetensors("do.safetensors", {"do": do})
     chosen, policy = None, ["--policy", "dense"]
     if setting["policy"] == "hils":
-        policy = ["--scorer", setting["scorer"]]
+        policy = ["--policy", setting["scorer"]]
         run([ringmark, "prefill", "--input", "layer.safetensors", "--output", "forward.safetensors", "--quiet",
              "--topk-chunks"] + policy)
-        chosen = read("forward.safetensors")[0]["topk_chunks"]
+        chosen = read_safetensors("forward.safetensors")[0]["topk_chunks"]
         assert (chosen >= 0).any(), name
     layer = Layer(tensors, setting)
     mine = gradients(layer, chosen, do.astype(np.float64))
@@ -216,7 +180,7 @@ def check(ringmark, name, tensors, setting, slopes):
         launch = [] if ranks == 1 else ["mpirun", "--oversubscribe", "-n", str(ranks)]
         run(launch + [ringmark, "backward", "--input", "layer.safetensors", "--gradient", "do.safetensors", "--output",
                       "gradients.safetensors", "--quiet"] + policy)
-        got = read("gradients.safetensors")[0]
+        got = read_safetensors("gradients.safetensors")[0]
         error = worst(got, mine)
         assert error <= 1e-4, (name, ranks, error)
         print(f"golden_backward: {name} on {ranks} rank(s): {error:.1e} of the largest component")
@@ -235,7 +199,7 @@ def random_tensors(seed, n, heads, kv_heads, d, with_scores):
 
 def main():
     ringmark, data = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-    tensors, metadata = read(os.path.join(data, "layer.safetensors"))
+    tensors, metadata = read_safetensors(os.path.join(data, "layer.safetensors"))
     real = {name: np.array(tensors[name][:700], np.float32) for name in ("q", "k", "v", "landmark_q")}
     of_file = {key: int(metadata[key]) for key in ("chunk_size", "window", "topk")}
     of_file |= {"sinks": 0, "scale": float(metadata["scale"]), "landmark_slots": True, "policy": "hils",

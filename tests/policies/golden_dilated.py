@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from attention import Result, absorb_sink_logits, attend, keys, log_sum_exp, places
-from golden_layers import OTHER_TWIN, TWIN, Layer, Shape
+from golden_layers import TWIN, Layer, Shape, compare_twins
 from policy_runs import expect_close, prefill, run_cases
 
 
@@ -60,18 +60,6 @@ def dilated(document, pairs):
     return Result(np.stack(outs, 1), np.stack(lses, 1), np.array(seen))
 
 
-def compare_twins(layer, found, expected):
-    """Of two documents that differ in one key, rows that do not see it are the same, and some that do are not."""
-    sees = expected.visible[..., layer.changed].T  # [n, H]
-    one, other = (found["o"][layer.rows(at)] for at in (TWIN, OTHER_TWIN))
-    apart = (one != other).any(2)
-    if (apart & ~sees).any():
-        token, head = np.argwhere(apart & ~sees)[0]
-        raise AssertionError(f"token {token} of the twins, head {head}, sees key {layer.changed}")
-    if not (apart & sees).any():
-        raise AssertionError(f"no row changes with key {layer.changed} of its document")
-
-
 def check(case, ringmark, folder):
     layer = Layer(case.shape)
     path = os.path.join(folder, case.name + ".safetensors")
@@ -90,7 +78,7 @@ def check(case, ringmark, folder):
             everything = np.ones(wanted.lse.shape, bool)
             for name in ("o", "lse"):
                 worst = max(worst, expect_close(found[name][rows], getattr(wanted, name), everything, start, name))
-        compare_twins(layer, found, expected[TWIN])
+        compare_twins(layer, found["o"], expected[TWIN].visible[..., layer.changed].T)
     return f"{worst:.1e}"
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""usage: golden_landmark_query.py RINGMARK   Landmark queries that are no rows of the sequence (`--landmark-query chunk` and
-`shared`) and retrieval queries that are made of hidden states (`--calibrate`) on 1, 2, 3 and 5 ranks against attention.py, with
-and without landmark slots; landmark queries equal to those of the slots where they are the same, rotated too. Exit code 1 when
-a result differs."""
+"""usage: golden_landmark_query.py RINGMARK   Landmark queries that are no rows of the sequence (`--landmark-query chunk`
+and `shared`) and retrieval queries that are made of hidden states (`--calibrate`) on 1, 2, 3 and 5 ranks against
+attention.py, with and without landmark slots; landmark queries equal to those of the slots where they are the same,
+rotated too. Exit code 1 when a result differs."""
 import os
 import sys
 import tempfile
@@ -87,7 +87,8 @@ def check_calibration(ringmark, queries):
             result = compute(document, POLICY)
             clear = np.repeat(result.margin > NEAR_TIE, shape.heads // len(result.margin), axis=0).T
             for name in ("o", "lse"):
-                worst = max(worst, expect_close(found[name][rows], getattr(result, name), clear, int(layer.starts[at]), name))
+                start = int(layer.starts[at])
+                worst = max(worst, expect_close(found[name][rows], getattr(result, name), clear, start, name))
     print(f"calibrate slots {shape.landmark_slots!s:<6} largest difference {worst:.1e}", flush=True)
 
 
@@ -108,7 +109,8 @@ def check_equal_queries(ringmark, queries):
         queries.write({"chunk_landmark_q": rows[ends], "shared_landmark_q": queries.shared})
         expect_same(queries.run(ringmark, 2, "--landmark-query", "chunk", *rotation),
                     queries.run(ringmark, 1, *rotation), f"chunk and slot {' '.join(rotation)}")
-        queries.write({"chunk_landmark_q": np.repeat(queries.shared[None], len(ends), 0), "shared_landmark_q": queries.shared})
+        every = np.repeat(queries.shared[None], len(ends), 0)
+        queries.write({"chunk_landmark_q": every, "shared_landmark_q": queries.shared})
         shared = queries.run(ringmark, 3, "--landmark-query", "shared", *rotation)
         expect_same(queries.run(ringmark, 2, "--landmark-query", "chunk", *rotation), shared,
                     f"shared and chunk {' '.join(rotation)}")
@@ -116,7 +118,8 @@ def check_equal_queries(ringmark, queries):
             raise AssertionError("the landmark query changes nothing")
     reference = queries.run(ringmark, 2, "--landmark-query", "shared", "--backend", "reference")
     fast = queries.run(ringmark, 2, "--landmark-query", "shared")
-    expect_close(fast["lse"], reference["lse"].astype(float), np.ones(fast["lse"].shape, bool), 0, "lse of the reference", 1e-4)
+    everywhere = np.ones(fast["lse"].shape, bool)
+    expect_close(fast["lse"], reference["lse"].astype(float), everywhere, 0, "lse of the reference", 1e-4)
 
 
 def main(ringmark):

@@ -87,3 +87,15 @@ class Layer:
         part.setdefault("landmark_q", part["q"])
         scale = float(np.float32(self.shape.head_dim**-0.5))
         return Document(**part, chunk=self.shape.chunk, scale=scale, landmark_slots=self.shape.landmark_slots, **logits)
+
+
+def compare_twins(layer, found, sees, tolerance=0.0):
+    """Of two documents that differ in one key, rows that do not see it (sees [n, H]) have the same o [N, H, d] up to the
+    tolerance, and some that do have not."""
+    one, other = (found[layer.rows(at)] for at in (TWIN, OTHER_TWIN))
+    apart = np.abs(one - other).max(2) > tolerance
+    if (apart & ~sees).any():
+        token, head = np.argwhere(apart & ~sees)[0]
+        raise AssertionError(f"token {token} of the twins, head {head}, sees key {layer.changed}")
+    if not (apart & sees).any():
+        raise AssertionError(f"no row changes with key {layer.changed} of its document")

@@ -4,13 +4,12 @@
 import dataclasses
 import os
 import sys
-import tempfile
 
 import numpy as np
 
 from attention import attend, keys, log_sum_exp, places, softmax
 from golden_layers import NEEDLE, OTHER_TWIN, TWIN, Layer, Shape
-from policy_runs import expect_close, prefill
+from policy_runs import expect_close, prefill, run_cases
 from safetensors_io import from_bf16, to_bf16
 
 FORCED = 3  # chunks that every row takes
@@ -152,20 +151,8 @@ def check(case, ringmark, folder):
         if case.topk > FORCED and not (taken == needle).any(axis=1).all():
             raise AssertionError(f"the needle in chunk {needle} is not found")
     assert ties < 0.05 * tokens * case.shape.heads * len(case.ranks), "too many near ties"
-    print(f"{case.name:<12}ranks {' '.join(map(str, case.ranks)):<8} {worst:.1e}  near ties {ties}", flush=True)
-
-
-def main(ringmark):
-    failures = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
-            try:
-                check(case, os.path.abspath(ringmark), folder)
-            except AssertionError as difference:
-                failures += 1
-                print(f"{case.name:<12}FAIL: {difference}", flush=True)
-    return 1 if failures else 0
+    return f"{worst:.1e}  near ties {ties}"
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(run_cases(CASES, check, sys.argv[1], sys.argv[2:]))

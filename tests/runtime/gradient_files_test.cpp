@@ -43,7 +43,7 @@ std::string write_gradient(const TemporaryFolder& folder, const std::string& nam
   std::vector<std::byte> bytes(values.size() * (dtype == "F32" ? 4 : 2));
   if (dtype == "F32") std::memcpy(bytes.data(), values.data(), bytes.size());
   if (dtype == "BF16") narrow(values.data(), DType::kBfloat16, std::ssize(values), bytes.data());
-  const std::string path = folder.file("do.safetensors");
+  std::string path = folder.file("do.safetensors");
   auto writer = kvstore::SafetensorsWriter::create(path, {{name, dtype, {tokens, 2, 3}}}, {});
   writer.write_rows(name, {0, tokens}, bytes);
   writer.flush();
@@ -118,7 +118,8 @@ TEST(GradientOutput, rows_stand_in_token_order) {
     std::vector<float> values(static_cast<std::size_t>(10 * width));
     file.read_rows(file.tensor(name), {0, 10}, std::as_writable_bytes(std::span(values)));
     for (std::size_t n = 0; n < values.size(); ++n) {
-      EXPECT_EQ(values[n], first + static_cast<float>(static_cast<std::int64_t>(n) / width)) << name;
+      const std::int64_t row = static_cast<std::int64_t>(n) / width;
+      EXPECT_EQ(values[n], first + static_cast<float>(row)) << name;
     }
   };
   expect("dq", 6, 0.0f);

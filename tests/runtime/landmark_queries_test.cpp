@@ -128,7 +128,7 @@ TEST(LandmarkQueries, of_the_slots_themselves_change_nothing) {
 
 // Keys 0 and ln 3 in the first chunk, 0 in the second; query 1 everywhere, values 0, 1 and 0. The last row attends to
 // its own key, mass 1, and chooses chunk 0, whose keys it weighs 1 to 3.
-TestLayer by_hand(std::int64_t heads, std::vector<float> landmark_q) {
+TestLayer by_hand(std::int64_t heads, const std::vector<float>& landmark_q) {
   TestLayer layer{problem_of(3, 2, heads, 1, 1, DType::kFloat32), policy_of(0, 1, 0), {}, {}, {}, {}};
   layer.q = stored(std::vector<float>(static_cast<std::size_t>(3 * heads), 1.0f), DType::kFloat32);
   layer.k = stored({0.0f, std::log(3.0f), 0.0f}, DType::kFloat32);

@@ -85,6 +85,41 @@ TEST(LayerFile, takes_defaults_from_metadata_and_overrides_them) {
   EXPECT_EQ(changed.problem().cu_seqlens, (std::vector<std::int64_t>{0, 2, 6}));
 }
 
+TEST(LayerFile, takes_logits_from_metadata_and_sinks_from_a_tensor) {
+  const TemporaryFolder folder;
+  Content content;
+  content.value = 2.5f;
+  content.metadata = {{"logit_cap", "30"}, {"alibi", "1"}};
+  content.tensors.push_back({"sink_logits", "F32", {2}});
+  LayerOverrides overrides;
+  overrides.scorer = Scorer::kNone;
+  const std::string path = write(folder, content);
+  const LayerFile file(path, overrides);
+  EXPECT_EQ(file.problem().logit_cap, 30.0f);
+  EXPECT_TRUE(file.problem().alibi);
+  EXPECT_EQ(file.problem().sink_logits, (std::vector<float>{2.5f, 2.5f}));
+  EXPECT_EQ(file.policy().scorer, Scorer::kNone);
+  overrides.logit_cap = 5.0;
+  overrides.alibi = false;
+  EXPECT_EQ(LayerFile(path, overrides).problem().logit_cap, 5.0f);
+  EXPECT_FALSE(LayerFile(path, overrides).problem().alibi);
+  expect_refusal("alibi = 1 does not go with scorer = hils", content);
+  overrides.softmax_zero = true;
+  expect_refusal("softmax-zero does not go with the tensor sink_logits", content, overrides);
+  // In the storage type of a model, all zeros.
+  content.tensors.back() = {"sink_logits", "BF16", {2}};
+  EXPECT_EQ(LayerFile(write(folder, content), {.scorer = Scorer::kNone}).problem().sink_logits,
+            (std::vector<float>{0.0f, 0.0f}));
+  content.tensors.pop_back();
+  EXPECT_EQ(LayerFile(write(folder, content), overrides).problem().sink_logits, (std::vector<float>{0.0f, 0.0f}));
+  EXPECT_TRUE(LayerFile(write(folder, content), {.scorer = Scorer::kNone}).problem().sink_logits.empty());
+  content.metadata["logit_cap"] = "-1";
+  expect_refusal("logit_cap = -1.0", content, {.scorer = Scorer::kNone});
+  content.metadata["logit_cap"] = "1";
+  content.tensors.push_back({"sink_logits", "I32", {2}});
+  expect_refusal("tensor sink_logits has dtype I32, not BF16, F16 or F32", content, {.scorer = Scorer::kNone});
+}
+
 TEST(LayerFile, scale_is_by_the_true_head_dim) {
   const TemporaryFolder folder;
   Content content;

@@ -213,7 +213,13 @@ TEST(LayerPositions, sinks_are_attended_as_in_a_cache_that_is_rotated_anew) {
       const std::vector<TokenId> tokens = layout.tokens_of(RankId(0));
       make_sink_queries(rope, problem, grid, tokens, shard, 1);
       rotate_rows(rope, tokens, positions_in_documents(problem, tokens), shard, 1);
-      const TestLayer rotated{problem, policy, shard.q(), {}, shard.k(), shard.v(), shard.sink_q()};
+      const TestLayer rotated{.problem = problem,
+                              .policy = policy,
+                              .q = shard.q(),
+                              .retrieval_q = {},
+                              .k = shard.k(),
+                              .v = shard.v(),
+                              .sink_q = shard.sink_q()};
       const kernels::reference::Layer widened = plain.widened();
       for (const int ranks : {1, 3}) {
         const test::GatheredResult got = run(rotated, ranks);

@@ -64,7 +64,7 @@ kernels::reference::Result reference_of(const LogoCase& c) {
       c.layer.tokens(), 1);
 }
 
-TestLayer logo_layer(AttentionProblem problem, std::int64_t window, std::uint64_t seed) {
+TestLayer logo_layer(const AttentionProblem& problem, std::int64_t window, std::uint64_t seed) {
   problem.validate();
   const AttentionPolicy policy = runtime::logo::local_window(window);
   policy.validate(problem);

@@ -110,11 +110,15 @@ std::int64_t peak_bytes() {
   return std::int64_t{kibibytes} * 1024;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 // Chunks of 16 tokens, so that landmarks are as large as blocks.
 TEST(MemoryPlan, is_what_decoding_takes) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the sanitizer's own memory is many times as large";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's own memory is many times as large";
   KeptShape shape;
   shape.problem.tokens = 512 << 10;
   shape.problem.heads = 4;
@@ -162,6 +166,7 @@ void expect_planned(const MemoryPlan& plan, Run run) {
 
 // Many small groups, so that pooled keys weigh. Rows that are read are in the shard, which the plan counts too.
 TEST(MemoryPlan, of_pooled_keys_is_what_the_engines_take) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's own memory is many times as large";
   AttentionProblem problem;
   problem.tokens = 1 << 15;
   problem.heads = 4;

@@ -18,8 +18,6 @@
 namespace ringmark::test {
 namespace {
 
-using comm::TransportChoice;
-
 constexpr Bounds kBounds = {1e-5, 1e-5};
 constexpr std::int64_t kSpan = 96;  // chunks enough for the longest test layer
 

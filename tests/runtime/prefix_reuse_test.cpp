@@ -170,7 +170,7 @@ struct TwoLayers {
     problem.chunk_size = seed % 2 == 0 ? kChunk : kChunk - 1;  // 15: blocks are padded where they are kept
     problem.scale = 0.2f;
     problem.landmark_slots = seed % 2 == 0;
-    const auto layer_of = [&](std::vector<std::int64_t> lengths, std::uint64_t of_seed) {
+    const auto layer_of = [&](const std::vector<std::int64_t>& lengths, std::uint64_t of_seed) {
       AttentionProblem packed = problem;
       packed.cu_seqlens = {0};
       for (const std::int64_t length : lengths) packed.cu_seqlens.push_back(packed.cu_seqlens.back() + length);

@@ -165,6 +165,12 @@ TestLayer random_layer_of(std::uint64_t seed) {
       policy_of(pick<std::int64_t>(random, {0, 1, 16, 100}), pick<std::int64_t>(random, {0, 1, 4, 1000}),
                 pick<std::int64_t>(random, {0, 0, 1, 20}),
                 pick(random, {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kQuest, Scorer::kNone}));
+  if (policy.scorer == Scorer::kMean && problem.landmark_slots) policy.scorer = Scorer::kLandmark;
+  if (policy.scorer == Scorer::kNone) {
+    policy.edge = pick(random, {WindowEdge::kChunk, WindowEdge::kToken, WindowEdge::kSegment});
+    if (policy.edge == WindowEdge::kToken) policy.window = std::max<std::int64_t>(1, policy.window);
+    policy.segment = policy.edge == WindowEdge::kSegment ? 24 : 0;
+  }
   policy.choice = pick(random, {Choice::kGroup, Choice::kHead, Choice::kAll});
   policy.fusion = policy.scorer == Scorer::kQuest ? Fusion::kUnion : Fusion::kHierarchical;
   return random_layer(problem, policy, seed);

@@ -1,16 +1,15 @@
 #include "tests/support/gradient_examples.h"
 
 #include <cmath>
-#include <cstring>
+#include <span>
 
 namespace ringmark::test {
 namespace {
 
 std::vector<std::byte> bytes_of(const std::vector<double>& values) {
   const std::vector<float> narrow(values.begin(), values.end());
-  std::vector<std::byte> bytes(narrow.size() * sizeof(float));
-  std::memcpy(bytes.data(), narrow.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(narrow));
+  return {bytes.begin(), bytes.end()};
 }
 
 TestLayer line(const AttentionPolicy& policy, const std::vector<double>& q, const std::vector<double>& retrieval_q,
@@ -24,7 +23,7 @@ TestLayer line(const AttentionPolicy& policy, const std::vector<double>& q, cons
   return {problem, policy, bytes_of(q), bytes_of(retrieval_q), bytes_of(k), bytes_of(v)};
 }
 
-const double kLn3 = std::log(3.0);
+constexpr double kLn3 = 1.0986122886681098;
 
 // Exact attention of row 1 with weights 1/4 and 3/4: o = 4, ds_0 = 1/4 (1 - 4), ds_1 = 3/4 (5 - 4).
 GradientExample two_keys() {

@@ -124,9 +124,9 @@ GatheredResult gather_result(comm::Communicator& communicator, const AttentionPr
   gathered.lse = gather(communicator, layout, problem.tokens, heads, result.lse);
   gathered.chunks = gather(communicator, layout, problem.tokens, result.selection.choosers * result.selection.topk,
                            result.selection.chunks);
-  std::array<std::int64_t, 2> sums = {
-      static_cast<std::int64_t>(kernels::selection_digest(result.selection, layout.tokens_of(rank))),
-      result.bytes_fetched};
+  const std::vector<TokenId> tokens = layout.tokens_of(RankId(communicator.rank()));
+  std::array<std::int64_t, 2> sums = {static_cast<std::int64_t>(kernels::selection_digest(result.selection, tokens)),
+                                      result.bytes_fetched};
   communicator.all_reduce_sum("sum digests", sums);
   gathered.digest = static_cast<std::uint64_t>(sums[0]);
   gathered.bytes_fetched = sums[1];
