@@ -72,8 +72,9 @@ void widen_halves(const std::byte* source, std::int64_t count, float* out, Conve
   }
 }
 
-// Widens `count` consecutive elements. The source needs no alignment.
+// Widens `count` consecutive elements. The source needs no alignment, and may be null where nothing is asked for.
 inline void widen(const std::byte* source, DType dtype, std::int64_t count, float* out) {
+  if (count == 0) return;
   switch (dtype) {
     case DType::kFloat32: std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float)); break;
     case DType::kBfloat16: widen_halves(source, count, out, bfloat16_to_float); break;
@@ -81,8 +82,9 @@ inline void widen(const std::byte* source, DType dtype, std::int64_t count, floa
   }
 }
 
-// Rounds `count` consecutive fp32 values to `dtype` (nearest even). The destination needs no alignment.
+// Rounds `count` consecutive fp32 values to `dtype` (nearest even). The destination needs no alignment; as above.
 inline void narrow(const float* source, DType dtype, std::int64_t count, std::byte* out) {
+  if (count == 0) return;
   if (dtype == DType::kFloat32) {
     std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float));
     return;

@@ -245,7 +245,6 @@ class Attention {
 
 std::vector<double> widen(const RowsView& rows) {
   const std::int64_t count = rows.rows * rows.heads * rows.head_dim;
-  if (count == 0) return {};  // there may be no array at all
   std::vector<float> narrow(static_cast<std::size_t>(count));
   ringmark::widen(rows.data, rows.dtype, count, narrow.data());
   return {narrow.begin(), narrow.end()};

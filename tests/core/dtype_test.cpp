@@ -51,5 +51,13 @@ TEST(Widen, takes_any_alignment) {
   EXPECT_EQ(out[1], 2.0f);
 }
 
+// memcpy from or to null is undefined even for no bytes, as the sanitizers say.
+TEST(DType, nothing_may_lie_nowhere) {
+  for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kFloat16}) {
+    widen(nullptr, dtype, 0, nullptr);
+    narrow(nullptr, dtype, 0, nullptr);
+  }
+}
+
 }  // namespace
 }  // namespace ringmark
