@@ -72,8 +72,8 @@ class Bench {
     runtime::LayerShard shard = layer_.make_shard(layout_, RankId(0), threads_);
     const auto chosen = comm::choose_transport(*ranks_, comm::TransportChoice::kAuto);
     const double start = processor_seconds();
-    auto result = runtime::logo::prefill(*ranks_, *chosen.transport, problem_, runtime::logo::local_window(kWindow),
-                                         layout_, shard, gates_, {dense_options(), threshold, {}}, progress_);
+    auto result = runtime::logo::prefill(*ranks_, *chosen.transport, problem_, exact_window(kWindow), layout_, shard,
+                                         gates_, {dense_options(), threshold, {}}, progress_);
     Run run{processor_seconds() - start, std::move(result.out), std::move(result.lse), result.selected};
     run.right = threshold >= 1.0 || finds_needles(run.out);
     for (std::size_t row = 0; row < gates_.size(); ++row) {

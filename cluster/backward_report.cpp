@@ -29,15 +29,11 @@ std::string policy_text(const BackwardReport& r) {
 std::string report_table(const BackwardReport& r) {
   const AttentionProblem& p = r.problem;
   std::string table;
-  const auto row = [&](std::string_view name, const std::string& value) {
-    table += fmt::format("{:<18}{}\n", name, value);
-  };
-  row("tokens", fmt::format("{} in {} document{}", p.tokens, r.documents, r.documents == 1 ? "" : "s"));
-  row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
+  const auto row = [&](std::string_view name, const std::string& value) { add_row(table, name, value); };
+  row("tokens", tokens_text(r));
+  row("heads", heads_text(p));
   row("policy", policy_text(r));
-  row("ranks",
-      fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
-                  r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
+  row("ranks", ranks_text(r));
   row("transport", r.transport_reason);
   if (r.policy.selects()) row("selection digest", digest_text(r.selection_digest));
   row("seconds", seconds_text(r.seconds));
@@ -66,11 +62,7 @@ std::string report_json(const BackwardReport& r) {
   json["stretches"] = r.stretches;
   json["peak_memory_bytes"] = r.peak_memory_bytes;
   json["transport_reason"] = r.transport_reason;
-  json["balance"] = r.balance;
-  json["balance_max_over_mean"] = r.balance_max_over_mean;
-  json["backend"] = r.backend;
-  json["instruction_set"] = r.instruction_set;
-  json["threads"] = r.threads;
+  add_rank_fields(json, r);
   add_layer_fields(json, r.problem, r.policy);
   return json.dump(2) + "\n";
 }

@@ -4,28 +4,21 @@
 #include <cstdint>
 #include <string>
 
+#include "cluster/run_report.h"
 #include "cluster/stage_seconds.h"
 #include "core/problem.h"
 
 namespace ringmark::cluster {
 
-struct BackwardReport {
-  AttentionProblem problem;
+struct BackwardReport : RunReport {
   AttentionPolicy policy;
   std::string policy_name;  // of --policy
-  std::int64_t documents = 1;
-  int ranks = 1;
-  int threads = 1;
-  std::string instruction_set, transport_reason, balance, backend;
-  double balance_max_over_mean = 1.0;
+  std::string transport_reason;
   std::uint64_t selection_digest = 0;
-  StageSeconds seconds;                // by stage, max over ranks
-  std::int64_t bytes_forward = 0;      // received by the forward, all ranks
-  std::int64_t bytes_fetched = 0;      // K and V blocks and landmark records received by the backward, all ranks
-  std::int64_t bytes_gradients = 0;    // gradients of keys and values that went home, all ranks
-  std::int64_t bytes_ring = 0;         // of a ring that passes all K and V and their fp32 gradients, all ranks
-  std::int64_t stretches = 0;          // parts of the sequence after each of which gradients went home
-  std::int64_t peak_memory_bytes = 0;  // max over ranks
+  std::int64_t bytes_forward = 0;    // received by the forward, all ranks
+  std::int64_t bytes_fetched = 0;    // K and V blocks and landmark records received by the backward, all ranks
+  std::int64_t bytes_gradients = 0;  // gradients of keys and values that went home, all ranks
+  std::int64_t stretches = 0;        // parts of the sequence after each of which gradients went home
 };
 
 std::string report_table(const BackwardReport& report);

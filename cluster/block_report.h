@@ -11,28 +11,17 @@
 
 #include "cluster/layer_run.h"
 #include "cluster/position_fields.h"
+#include "cluster/run_report.h"
 #include "cluster/stage_seconds.h"
 #include "comm/block_transport.h"
 #include "core/problem.h"
 
 namespace ringmark::cluster {
 
-struct BlockReport {
-  AttentionProblem problem;
+struct BlockReport : RunReport {
   AttentionPolicy attention;  // whose keys the layout was balanced for: of LoGo the windows, else all keys
-  std::int64_t documents = 1;
-  int ranks = 1;
-  int threads = 1;
-  std::string instruction_set, balance, backend;
-  double balance_max_over_mean = 1.0;
   std::string transport, transport_reason;
-  StageSeconds seconds;                // by stage, max over ranks
-  std::int64_t bytes_fetched = 0;      // K and V received as blocks, all ranks
-  std::int64_t bytes_ring = 0;         // what a ring that passes everything would have moved, all ranks
-  std::int64_t peak_memory_bytes = 0;  // max over ranks
-  std::optional<PositionReport> positions;
-  std::int64_t needles_planted = 0;
-  std::int64_t needles_recovered = 0;
+  std::int64_t bytes_fetched = 0;  // K and V received as blocks, all ranks
 
   std::string policy;                                        // its name
   std::vector<std::pair<std::string, std::string>> rows;     // of the table: name and text

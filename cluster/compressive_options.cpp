@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "cluster/pooled_options.h"
+#include "cluster/option_values.h"
 #include "core/error.h"
 
 namespace ringmark::cluster {
@@ -26,12 +26,6 @@ OptionGroup compressive_options() {
 }
 
 CompressivePolicy read_compressive(const OptionValues& values) {
-  refuse_options_of_other_engines(values, "compressive");
-  for (const char* name : {"topk-chunks", "digest"}) {  // nothing is chosen
-    const OptionValue* const given = find_value(values, name);
-    if (given == nullptr || given->text == "false") continue;
-    fail_bad_input(fmt::format("{} = {} has no meaning with --policy compressive", given->origin, given->text));
-  }
   CompressivePolicy policy;
   const auto segment = read_count(values, "segment", 1, kMaxSlots);
   if (!segment) fail_bad_input("--policy compressive needs --segment TOKENS");

@@ -7,12 +7,10 @@
 #include <utility>
 
 #include "cluster/dense_report.h"
-#include "cluster/host.h"
 #include "cluster/layer_run.h"
 #include "cluster/prefill_report.h"
 #include "cluster/progress.h"
 #include "cluster/text_file.h"
-#include "kernels/cpu/isa.h"
 #include "runtime/agreement.h"
 #include "runtime/dense/memory_plan.h"
 #include "runtime/dense/prefill.h"
@@ -98,30 +96,14 @@ class DenseCommand {
   // Collective.
   DenseReport make_report(const dense::Result& result) {
     DenseReport report;
-    report.problem = problem();
-    report.documents = static_cast<std::int64_t>(run_.grid().documents().size());
-    report.ranks = run_.ranks().size();
-    report.threads = run_.threads();
-    report.instruction_set = run_.by_reference() ? "fp64" : name_of(kernels::cpu::active_isa());
-    report.balance = name_of(options_.balance);
-    report.backend = name_of(options_.backend);
-    report.balance_max_over_mean = partition::measure_balance(run_.grid(), run_.layout()).max_over_mean;
+    static_cast<RunReport&>(report) = report_of_run(
+        run_, {"load", "store", "exchange", "fetch", "attend", "merge", "write"}, result.clock, result.out);
     report.merge = run_.by_reference() ? "none" : name_of(choice_.strategy);
     report.merge_reason = choice_.why;
     report.ulysses_ranks = choice_.ulysses_ranks;
-    const std::vector<std::string> stages = {"load", "store", "exchange", "fetch", "attend", "merge", "write"};
-    report.seconds = slowest(run_.ranks(), stages, std::array{&run_.clock(), &result.clock});
     std::array<std::int64_t, 3> sums = {result.received.keys, result.received.queries, result.received.partials};
     run_.ranks().all_reduce_sum("report", sums);
     report.received = {sums[0], sums[1], sums[2]};
-    report.bytes_ring = ring_bytes(problem(), run_.ranks().size());
-    std::array<std::int64_t, 1> peak = {peak_memory()};
-    run_.ranks().all_reduce_max("report", peak);
-    report.peak_memory_bytes = peak[0];
-    report.positions = run_.source().positions();
-    const auto needles = run_.source().count_needles(run_.ranks(), run_.layout().tokens_of(run_.rank()), result.out);
-    report.needles_planted = needles.planted;
-    report.needles_recovered = needles.recovered;
     return report;
   }
 

@@ -14,9 +14,8 @@ namespace {
 
 using runtime::dense::Strategy;
 
-// They keep, read or check what was chosen; or they belong to a GPU or to transports of blocks.
-constexpr std::array kForBlocks = {"topk-chunks", "digest", "snapshot",      "kv-dtype",  "reuse",    "transport",
-                                   "kernels",     "fetch",  "kv-budget-mib", "spill-dir", "share-gpu"};
+// For blocks that are read one by one.
+constexpr std::array kForBlocks = {"transport", "kv-budget-mib", "spill-dir"};
 
 }  // namespace
 
@@ -31,7 +30,6 @@ OptionGroup dense_options() {
 DenseOptions read_dense(const OptionValues& values) {
   const OptionValue* const group = find_value(values, "ulysses-ranks");
   refuse_options(values, kForBlocks, "dense");
-  refuse_cuda(values, "dense");
   DenseOptions options;
   options.strategy = read_choice<Strategy>(values, "merge", runtime::dense::kStrategies, [](Strategy strategy) {
                        return name_of(strategy);

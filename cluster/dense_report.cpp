@@ -24,18 +24,14 @@ double ratio(const DenseReport& r) {
 std::string report_table(const DenseReport& r) {
   const AttentionProblem& p = r.problem;
   std::string table;
-  const auto row = [&](std::string_view name, const std::string& value) {
-    table += fmt::format("{:<18}{}\n", name, value);
-  };
-  row("tokens", fmt::format("{} in {} document{}", p.tokens, r.documents, r.documents == 1 ? "" : "s"));
-  row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
+  const auto row = [&](std::string_view name, const std::string& value) { add_row(table, name, value); };
+  row("tokens", tokens_text(r));
+  row("heads", heads_text(p));
   row("policy", fmt::format("dense: every key up to the query, chunk {}{}", p.chunk_size,
                             p.landmark_slots ? " with landmark slot" : ""));
   if (const std::string logits = logits_text(p); !logits.empty()) row("logits", logits);
   if (r.positions) row("positions", positions_text(*r.positions, p));
-  row("ranks",
-      fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
-                  r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
+  row("ranks", ranks_text(r));
   row("merge", r.merge_reason);
   row("seconds", seconds_text(r.seconds));
   row("bytes moved",
@@ -65,11 +61,7 @@ std::string report_json(const DenseReport& r) {
   json["merge"] = r.merge;
   json["merge_reason"] = r.merge_reason;
   json["ulysses_ranks"] = r.ulysses_ranks;
-  json["balance"] = r.balance;
-  json["balance_max_over_mean"] = r.balance_max_over_mean;
-  json["backend"] = r.backend;
-  json["instruction_set"] = r.instruction_set;
-  json["threads"] = r.threads;
+  add_rank_fields(json, r);
   if (r.positions) json["positions"] = positions_json(*r.positions, r.problem);
   add_layer_fields(json, r.problem, runtime::dense::whole_window(r.problem));
   return json.dump(2) + "\n";

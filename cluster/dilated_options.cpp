@@ -12,10 +12,6 @@
 namespace ringmark::cluster {
 namespace {
 
-// They merge, keep, read or check what was chosen, or belong to a GPU.
-constexpr std::array kForChoices = {"merge", "topk-chunks", "digest", "snapshot",  "kv-dtype",
-                                    "reuse", "kernels",     "fetch",  "share-gpu", "recall"};
-
 // "2k:4".
 std::optional<kernels::Dilation> parse_pair(std::string_view text) {
   const std::size_t colon = text.find(':');
@@ -36,8 +32,6 @@ OptionGroup dilated_options() {
 }
 
 DilatedOptions read_dilated(const OptionValues& values) {
-  refuse_options(values, kForChoices, "dilated");
-  refuse_cuda(values, "dilated");
   const OptionValue* const given = find_value(values, "dilation");
   if (given == nullptr) fail_bad_input("--policy dilated needs --dilation W:R,...");
   DilatedOptions options;

@@ -55,7 +55,7 @@ class LogoCommand {
 
   // What a layer of LoGo has besides, and how its rows are selected.
   void prepare() {
-    policy_ = logo::local_window(options().policy.window.value_or(run_.source().policy().window));
+    policy_ = exact_window(options().policy.window.value_or(run_.source().policy().window));
     runtime::agree(run_.ranks(), "read the gates", [&] {
       policy_.validate(problem());
       if (options().planted) return;

@@ -16,9 +16,6 @@ constexpr double kFarthest = 1e9;  // of a threshold: gates are in (0, 1)
 constexpr std::int64_t kMaxSteps = std::int64_t{1} << 40;
 // Of the global branch. Ulysses trades whole shards.
 constexpr std::array kStrategies = {Strategy::kAllGather, Strategy::kRing, Strategy::kPassQ};
-// They keep, read or check what was chosen, or belong to a GPU.
-constexpr std::array kForChoices = {"topk-chunks", "digest", "snapshot",  "kv-dtype", "reuse",
-                                    "kernels",     "fetch",  "share-gpu", "recall"};
 
 void check_threshold(const OptionValues& values) {
   const OptionValue* const fixed = find_value(values, "threshold");
@@ -58,8 +55,6 @@ OptionGroup logo_options() {
 }
 
 LogoOptions read_logo(const OptionValues& values) {
-  refuse_options(values, kForChoices, "logo");
-  refuse_cuda(values, "logo");
   check_threshold(values);
   LogoOptions options;
   options.strategy = read_choice<Strategy>(values, "merge", kStrategies, [](Strategy strategy) {

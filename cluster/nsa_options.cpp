@@ -1,6 +1,6 @@
 #include "cluster/nsa_options.h"
 
-#include "cluster/pooled_options.h"
+#include "cluster/option_values.h"
 
 namespace ringmark::cluster {
 
@@ -13,7 +13,6 @@ OptionGroup nsa_options() {
 }
 
 NsaOptions read_nsa(const OptionValues& values) {
-  refuse_options_of_other_engines(values, "nsa");
   NsaOptions options;
   const auto gates = read_fractions(values, "gates", 3);
   if (!gates) return options;

@@ -18,6 +18,9 @@ namespace {
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kUsualSinks = 4;  // StreamingLLM's
+// They keep or measure what the sparse engine leaves, or are for its kernels on a GPU; or they show what was chosen.
+constexpr std::array kOfSparseEngine = {"snapshot", "kv-dtype", "reuse", "kernels", "fetch", "share-gpu", "recall"};
+constexpr std::array kOfChoices = {"topk-chunks", "digest"};
 constexpr std::array kChoices = {Choice::kGroup, Choice::kHead, Choice::kAll};
 constexpr std::array kLandmarkPositions = {LandmarkPositions::kTrue, LandmarkPositions::kStingy};
 
@@ -92,7 +95,9 @@ void refuse_options(const OptionValues& values, std::span<const char* const> nam
   }
 }
 
-void refuse_cuda(const OptionValues& values, std::string_view policy) {
+void refuse_sparse_engine_options(const OptionValues& values, std::string_view policy) {
+  refuse_options(values, kOfSparseEngine, policy);
+  if (!options_of(*find_policy(policy)).contains("topk")) refuse_options(values, kOfChoices, policy);
   const OptionValue* const backend = find_value(values, "backend");
   if (backend == nullptr || backend->text != "cuda") return;
   fail_bad_input(

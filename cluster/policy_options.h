@@ -33,9 +33,10 @@ bool is_sparse_engine_policy(std::string_view name);
 // May its layers be kept, reused and computed on a GPU? These know one form of selection.
 bool is_kept_policy(const PolicyOptions& policy);
 
-// Throw Error(kBadInput) for the first of these options that is given, and for --backend cuda.
+// Throws Error(kBadInput) for the first of these options that is given.
 void refuse_options(const OptionValues& values, std::span<const char* const> names, std::string_view policy);
-void refuse_cuda(const OptionValues& values, std::string_view policy);
+// The same for what prefill offers with the sparse engine alone, for a policy that has an engine of its own.
+void refuse_sparse_engine_options(const OptionValues& values, std::string_view policy);
 
 OptionGroup policy_options();
 // Throws Error(kBadInput) in one line for an unknown policy, and for every option that the policy does not honour.

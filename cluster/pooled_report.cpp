@@ -2,9 +2,6 @@
 
 #include <array>
 
-#include "cluster/host.h"
-#include "cluster/stage_seconds.h"
-#include "kernels/cpu/isa.h"
 #include "kvstore/block_store.h"
 #include "runtime/agreement.h"
 #include "runtime/locality.h"
@@ -34,22 +31,13 @@ PrefillReport report_of(const LayerRun& run, const AttentionPolicy& policy, cons
   comm::Communicator& ranks = run.ranks();
   const std::vector<TokenId> tokens = run.layout().tokens_of(run.rank());
   PrefillReport report;
-  report.problem = run.problem();
+  static_cast<RunReport&>(report) = report_of_run(
+      run, {"load", "pool", "plan", "fetch", "window", "compress", "attend", "write"}, result.clock, result.out);
   report.policy_name = run.options().policy.name;
   report.policy = policy;
-  report.documents = static_cast<std::int64_t>(run.grid().documents().size());
-  report.ranks = ranks.size();
-  report.threads = run.threads();
-  report.instruction_set = run.by_reference() ? "fp64" : name_of(kernels::cpu::active_isa());
   report.transport = transport.transport ? std::string(transport.transport->name()) : "none";
   report.transport_reason = transport.transport ? transport.why : "none: the reference gathers the whole layer";
   report.merge = run.by_reference() ? "none" : "pooled keys of all ranks on every rank";
-  report.balance = name_of(run.options().balance);
-  report.backend = name_of(run.options().backend);
-  report.balance_max_over_mean = partition::measure_balance(run.grid(), run.layout()).max_over_mean;
-  const std::vector<std::string> stages = {"load", "pool", "plan", "fetch", "window", "compress", "attend", "write"};
-  report.seconds = slowest(ranks, stages, std::array{&run.clock(), &result.clock});
-  report.bytes_ring = ring_bytes(run.problem(), ranks.size());
   std::array<std::int64_t, 3> sums = {static_cast<std::int64_t>(kernels::selection_digest(result.selection, tokens)),
                                       result.bytes_fetched, result.bytes_merged};
   ranks.all_reduce_sum("report", sums);
@@ -57,13 +45,6 @@ PrefillReport report_of(const LayerRun& run, const AttentionPolicy& policy, cons
   report.bytes_fetched = sums[1];
   report.bytes_merged = sums[2];
   report.union_ratio = runtime::union_ratios(ranks, result.selection, tokens);
-  report.positions = run.source().positions();
-  const auto needles = run.source().count_needles(ranks, tokens, result.out);
-  report.needles_planted = needles.planted;
-  report.needles_recovered = needles.recovered;
-  std::array<std::int64_t, 1> peak = {peak_memory()};
-  ranks.all_reduce_max("report", peak);
-  report.peak_memory_bytes = peak[0];
   return report;
 }
 

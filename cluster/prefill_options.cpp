@@ -171,15 +171,17 @@ void read_attention(const OptionValues& values, PrefillOptions& options) {
 }
 
 void read_execution(const OptionValues& values, PrefillOptions& options) {
-  if (options.policy.name == "dense") {
+  const std::string_view policy = options.policy.name;
+  if (!is_sparse_engine_policy(policy)) refuse_sparse_engine_options(values, policy);
+  if (policy == "dense") {
     options.dense = read_dense(values);
-  } else if (options.policy.name == "dilated") {
+  } else if (policy == "dilated") {
     options.dilated = read_dilated(values);
-  } else if (options.policy.name == "logo") {
+  } else if (policy == "logo") {
     options.logo = read_logo(values);
-  } else if (options.policy.name == "nsa") {
+  } else if (policy == "nsa") {
     options.nsa = read_nsa(values);
-  } else if (options.policy.name == "compressive") {
+  } else if (policy == "compressive") {
     options.compressive = read_compressive(values);
   } else {
     options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
@@ -207,10 +209,10 @@ void read_gpu(const OptionValues& values, PrefillOptions& options) {
 
 // Snapshots, their reuse and the kernels of a GPU know one form of selection.
 void check_policy(const OptionValues& values, const PrefillOptions& options) {
-  if (is_kept_policy(options.policy)) return;
+  if (is_kept_policy(options.policy) || !is_sparse_engine_policy(options.policy.name)) return;
   const auto refuse = [&](const char* name) {
     const OptionValue* const given = find_value(values, name);
-    if (given == nullptr || options.dense || options.nsa || options.compressive) return;
+    if (given == nullptr) return;
     fail_bad_input(
         fmt::format("{} = {} does not go with --policy {}{}", given->origin, given->text, options.policy.name,
                     options.policy.choice ? fmt::format(" --choice {}", name_of(*options.policy.choice)) : ""));

@@ -62,12 +62,10 @@ std::string digest_text(std::uint64_t digest) { return fmt::format("{:016x}", di
 std::string report_table(const PrefillReport& r) {
   const AttentionProblem& p = r.problem;
   std::string table;
-  const auto row = [&](std::string_view name, const std::string& value) {
-    table += fmt::format("{:<18}{}\n", name, value);
-  };
-  row("tokens", fmt::format("{} in {} document{}", p.tokens, r.documents, r.documents == 1 ? "" : "s"));
+  const auto row = [&](std::string_view name, const std::string& value) { add_row(table, name, value); };
+  row("tokens", tokens_text(r));
   if (r.reuse) row("reused", reuse_text(*r.reuse, p.tokens));
-  row("heads", fmt::format("{} query, {} kv, d {}, {}", p.heads, p.kv_heads, p.head_dim, name_of(p.dtype)));
+  row("heads", heads_text(p));
   row("policy", policy_text(r));
   if (r.calibrated) row("retrieval queries", "of hidden states");
   if (r.landmark_query != runtime::LandmarkQuery::kSlot) {
@@ -75,9 +73,7 @@ std::string report_table(const PrefillReport& r) {
   }
   if (const std::string logits = logits_text(p); !logits.empty()) row("logits", logits);
   if (r.positions) row("positions", positions_text(*r.positions, p));
-  row("ranks",
-      fmt::format("{} x {} thread{}, {} ({:.2f} max/mean), {} {}", r.ranks, r.threads, r.threads == 1 ? "" : "s",
-                  r.balance, r.balance_max_over_mean, r.backend, r.instruction_set));
+  row("ranks", ranks_text(r));
   if (!r.device.empty()) row("device", r.device);
   row("transport", r.transport_reason);
   if (!r.fetch.empty()) row("fetch", r.fetch);
@@ -131,11 +127,7 @@ std::string report_json(const PrefillReport& r) {
   json["needles_recovered"] = r.needles_recovered;
   json["transport"] = r.transport;
   json["merge"] = r.merge;
-  json["balance"] = r.balance;
-  json["balance_max_over_mean"] = r.balance_max_over_mean;
-  json["backend"] = r.backend;
-  json["instruction_set"] = r.instruction_set;
-  json["threads"] = r.threads;
+  add_rank_fields(json, r);
   if (!r.device.empty()) {
     json["device"] = r.device;
     json["fetch"] = r.fetch;

@@ -10,6 +10,7 @@
 #include "cluster/gpu_rank.h"
 #include "cluster/position_fields.h"
 #include "cluster/run_options.h"
+#include "cluster/run_report.h"
 #include "cluster/stage_seconds.h"
 #include "core/compressive_policy.h"
 #include "core/problem.h"
@@ -37,38 +38,26 @@ struct ReuseReport {
   std::int64_t tokens = 0;  // of these chunks
 };
 
-struct PrefillReport {
-  AttentionProblem problem;
+struct PrefillReport : RunReport {
   std::string policy_name;
   AttentionPolicy policy;
   std::string gates;                             // nsa: where they are from, or what they are
   std::optional<CompressivePolicy> compressive;  // only of this policy
-  std::int64_t documents = 1;
-  int ranks = 1;
-  int threads = 1;
-  std::string instruction_set;
-  std::string transport, transport_reason, merge, balance, backend;
-  double balance_max_over_mean = 1.0;
+  std::string transport, transport_reason, merge;
   std::string device;            // GPU of rank 0; empty on CPUs
   std::string fetch;             // GPU: blocks or stream, and why, on rank 0
   std::int64_t pairs = 0;        // GPU: (row, kv head) pairs that chose, all ranks
   std::int64_t exact_pairs = 0;  // of these, settled by the exact scorer
   std::uint64_t selection_digest = 0;
-  StageSeconds seconds;                 // by stage, max over ranks
   std::int64_t bytes_fetched = 0;       // K and V received, all ranks
   std::int64_t bytes_merged = 0;        // landmarks or score lists received, all ranks
-  std::int64_t bytes_ring = 0;          // what a full K/V ring would have moved, all ranks
   std::array<double, 3> union_ratio{};  // at 16, 32, 64 queries
-  std::int64_t peak_memory_bytes = 0;   // max over ranks
   std::int64_t tokens_resumed = 0;      // done by earlier runs, all ranks
-  std::optional<PositionReport> positions;
   bool calibrated = false;
   runtime::LandmarkQuery landmark_query = runtime::LandmarkQuery::kSlot;
   std::optional<SnapshotReport> snapshot;
   std::optional<ReuseReport> reuse;
   std::optional<runtime::Recall> recall;
-  std::int64_t needles_planted = 0;
-  std::int64_t needles_recovered = 0;
 };
 
 // Collective: what the layer's GPUs add to the report.

@@ -23,14 +23,7 @@ void refuse_alibi(const AttentionProblem& problem, const char* policy) {
 
 }  // namespace
 
-AttentionPolicy NsaPolicy::window_policy() const {
-  AttentionPolicy policy;
-  policy.window = window;
-  policy.topk = 0;
-  policy.scorer = Scorer::kNone;
-  policy.edge = WindowEdge::kToken;
-  return policy;
-}
+AttentionPolicy NsaPolicy::window_policy() const { return exact_window(window); }
 
 AttentionPolicy NsaPolicy::selection_policy() const {
   AttentionPolicy policy;

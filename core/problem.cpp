@@ -55,6 +55,15 @@ std::int64_t AttentionProblem::chunks_at_most() const {
   return tokens / chunk_size + documents;
 }
 
+AttentionPolicy exact_window(std::int64_t window) {
+  AttentionPolicy policy;
+  policy.window = window;
+  policy.topk = 0;
+  policy.scorer = Scorer::kNone;
+  policy.edge = WindowEdge::kToken;
+  return policy;
+}
+
 std::int64_t AttentionPolicy::choosers(const AttentionProblem& problem) const {
   switch (choice) {
     case Choice::kGroup: return problem.kv_heads;

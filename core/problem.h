@@ -113,4 +113,7 @@ struct AttentionPolicy {
 // that begin at chunks; empty when it asks for no more. For what knows nothing else: it refuses the layer by that name.
 std::string beyond_plain_logits(const AttentionProblem& problem, const AttentionPolicy& policy);
 
+// Keys [i-W+1, i] of the document and nothing else; W at least 1.
+AttentionPolicy exact_window(std::int64_t window);
+
 }  // namespace ringmark

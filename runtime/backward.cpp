@@ -6,9 +6,9 @@
 #include "core/error.h"
 #include "kernels/attend_backward.h"
 #include "kernels/landmark_backward.h"
-#include "kvstore/block_store.h"
 #include "kvstore/landmark_table.h"
 #include "partition/sequence_grid.h"
+#include "runtime/block_exposure.h"
 #include "runtime/block_waves.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/gradient_exchange.h"
@@ -20,7 +20,6 @@ namespace ringmark::runtime {
 namespace {
 
 using kernels::ReaderCount;
-using kvstore::BlockStore;
 using kvstore::LandmarkTable;
 
 // Regions of the transport, in the order in which they are exposed.
@@ -72,11 +71,7 @@ class Backward {
  private:
   void store_blocks() {
     const auto span = result_.clock.time("landmarks");
-    const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
-    const comm::Bytes arena = transport_.expose(BlockStore::bytes_of(problem_, chunks));
-    const BlockStore store(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(), arena);
-    shard_.release_keys_and_values();
-    store.list_in(blocks_);
+    expose_blocks(transport_, problem_, grid_, layout_, rank_, shard_, blocks_);
   }
 
   LandmarkTable build_landmarks() {

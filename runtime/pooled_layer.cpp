@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kvstore/block_store.h"
+#include "runtime/block_exposure.h"
 #include "runtime/block_waves.h"
 
 namespace ringmark::runtime {
@@ -40,15 +41,10 @@ PooledLayer::PooledLayer(comm::Communicator& communicator, comm::BlockTransport&
 
 void PooledLayer::store() {
   const auto span = result_.clock.time("pool");
-  const std::vector<ChunkId>& chunks = layout_.chunks_of(rank_);
-  block_arena_ = transport_.expose(kvstore::BlockStore::bytes_of(problem_, std::ssize(chunks)));
-  const kvstore::BlockStore blocks(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(), block_arena_);
-  shard_.release_keys_and_values();
-  blocks.list_in(table_);
-
+  expose_blocks(transport_, problem_, grid_, layout_, rank_, shard_, table_);
   const std::int64_t own_rows = kvstore::pooled_rows_of(pools_, layout_, rank_);
   std::vector<float> own(static_cast<std::size_t>(own_rows * kernels::pooled_row_floats(problem_)));
-  kernels::pool_chunks(problem_, grid_, pools_, chunks, table_, own, options_.threads);
+  kernels::pool_chunks(problem_, grid_, pools_, layout_.chunks_of(rank_), table_, own, options_.threads);
   pooled_ = std::make_unique<kvstore::PooledTable>(communicator_, problem_, pools_, layout_, own);
   result_.bytes_merged = kvstore::PooledTable::bytes_of(problem_, pools_.rows() - own_rows);
   transport_.publish();

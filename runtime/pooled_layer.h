@@ -74,7 +74,6 @@ class PooledLayer {
   partition::PoolGrid pools_;
   std::vector<TokenId> tokens_;
   kernels::BlockTable table_;
-  comm::Bytes block_arena_;
   std::unique_ptr<kvstore::PooledTable> pooled_;
   Meeting meeting_;
   PrefillResult result_;

@@ -15,6 +15,7 @@
 #include "kvstore/landmark_table.h"
 #include "partition/sequence_grid.h"
 #include "runtime/agreement.h"
+#include "runtime/block_exposure.h"
 #include "runtime/block_waves.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/landmark_fetcher.h"
@@ -83,11 +84,7 @@ class Prefill {
  private:
   void store_blocks() {
     const auto span = result_.clock.time("landmarks");
-    const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
-    block_arena_ = transport_.expose(BlockStore::bytes_of(problem_, chunks));
-    const BlockStore blocks(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(), block_arena_);
-    shard_.release_keys_and_values();
-    blocks.list_in(table_);
+    block_arena_ = expose_blocks(transport_, problem_, grid_, layout_, rank_, shard_, table_);
   }
 
   LandmarkTable build_landmarks() {

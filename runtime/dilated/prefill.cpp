@@ -8,8 +8,8 @@
 #include "kernels/absorb_sinks.h"
 #include "kernels/attend_dilated.h"
 #include "kernels/merge_partials.h"
-#include "kvstore/block_store.h"
 #include "runtime/agreement.h"
+#include "runtime/block_exposure.h"
 #include "runtime/block_waves.h"
 #include "runtime/dense/prefill.h"
 #include "runtime/fetch_plan.h"
@@ -105,11 +105,7 @@ class Prefill {
 
   void store_blocks() {
     const auto span = result_.clock.time("store");
-    const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
-    const comm::Bytes arena = transport_.expose(kvstore::BlockStore::bytes_of(problem_, chunks));
-    const kvstore::BlockStore blocks(problem_, grid_, layout_, rank_, shard_.keys(), shard_.values(), arena);
-    shard_.release_keys_and_values();
-    blocks.list_in(table_);
+    expose_blocks(transport_, problem_, grid_, layout_, rank_, shard_, table_);
   }
 
   Partial attend(const Dilation& dilation) {

@@ -11,8 +11,8 @@
 #include "kernels/absorb_sinks.h"
 #include "kernels/attend_window.h"
 #include "kernels/fuse_branches.h"
-#include "kvstore/block_store.h"
 #include "runtime/agreement.h"
+#include "runtime/block_exposure.h"
 #include "runtime/block_waves.h"
 #include "runtime/dense/memory_plan.h"
 #include "runtime/fetch_plan.h"
@@ -101,11 +101,7 @@ class Prefill {
  private:
   void store_blocks() {
     const auto span = result_.clock.time("store");
-    const auto chunks = static_cast<std::int64_t>(layout_.chunks_of(rank_).size());
-    const comm::Bytes arena = transport_.expose(kvstore::BlockStore::bytes_of(problem_, chunks));
-    const kvstore::BlockStore blocks(problem_, local_grid_, layout_, rank_, shard_.keys(), shard_.values(), arena);
-    shard_.release_keys_and_values();
-    blocks.list_in(table_);
+    expose_blocks(transport_, problem_, local_grid_, layout_, rank_, shard_, table_);
   }
 
   void attend_window() {
@@ -189,15 +185,6 @@ class Prefill {
 };
 
 }  // namespace
-
-AttentionPolicy local_window(std::int64_t window) {
-  AttentionPolicy policy;
-  policy.window = window;
-  policy.topk = 0;
-  policy.scorer = Scorer::kNone;
-  policy.edge = WindowEdge::kToken;
-  return policy;
-}
 
 Result prefill(comm::Communicator& communicator, comm::BlockTransport& transport, const AttentionProblem& problem,
                const AttentionPolicy& policy, const partition::Layout& layout, LayerShard& shard,

@@ -35,9 +35,6 @@ struct Result {
   StageClock clock;                // store, plan, fetch, window, attend, merge, fuse
 };
 
-// The policy of the local branch: the last `window` >= 1 slots, the row's own among them.
-AttentionPolicy local_window(std::int64_t window);
-
 // Collective. `policy` is that of the local branch; `gates` are those of the rank's rows. `shard` holds the rows in the
 // order of `layout`; its K and V are moved into blocks and released. Under Strategy::kAllGather no rank count changes a
 // bit. Throws Error(kPeer) when a peer misses a deadline.

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "kernels/attend_window.h"
-#include "kernels/cpu/isa.h"
 #include "tests/kernels/attention_case.h"
+#include "tests/kernels/exact_checks.h"
 #include "tests/kernels/random_selection.h"
 
 namespace ringmark::kernels {
@@ -114,43 +114,27 @@ TEST(AttendUnion, heads_of_a_group_may_choose_apart) {
 TEST(AttendUnion, random_problems_match_fp64) {
   std::mt19937_64 random(21);
   for (int trial = 0; trial < 150; ++trial) {
+    SCOPED_TRACE("trial " + std::to_string(trial));
     const AttentionProblem problem = random_problem(random);
     const UnionCase c(problem, random_chooser(random, problem), random());
     Results results = c.window;
     c.attend(results, c.all(), 1 + trial % 3);
-    for (int sample = 0; sample < 30; ++sample) {
-      const auto row = std::uniform_int_distribution<std::int64_t>(0, problem.tokens - 1)(random);
-      const auto head = std::uniform_int_distribution<std::int64_t>(0, problem.heads - 1)(random);
-      const ExactRow exact = attend_exactly(c, row, head, c.keys_of(row, head));
-      const std::int64_t at = row * problem.heads + head;
-      ASSERT_NEAR(results.lse[static_cast<std::size_t>(at)], exact.lse, kBound) << "trial " << trial << " row " << row;
-      for (std::int64_t k = 0; k < problem.head_dim; ++k) {
-        ASSERT_NEAR(results.out[static_cast<std::size_t>(at * problem.head_dim + k)],
-                    exact.out[static_cast<std::size_t>(k)], kBound)
-            << "trial " << trial << " row " << row << " head " << head << " component " << k;
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(check_samples(c, results, 30, random, kBound, [&](std::int64_t row, std::int64_t head) {
+      return attend_exactly(c, row, head, c.keys_of(row, head));
+    }));
   }
 }
 
 TEST(AttendUnion, bits_depend_on_neither_range_threads_nor_instruction_set) {
   std::mt19937_64 random(22);
-  const cpu::Isa native = cpu::active_isa();
   for (int trial = 0; trial < 40; ++trial) {
+    SCOPED_TRACE("trial " + std::to_string(trial));
     const AttentionProblem problem = random_problem(random);
     const UnionCase c(problem, random_chooser(random, problem), random());
     Results whole = c.window;
     c.attend(whole, c.all(), 1);
-    Results parts = c.window;
-    if (trial % 2 == 0) cpu::force_isa(cpu::Isa::kAvx2);
-    for (std::int64_t begin = 0; begin < problem.tokens;) {
-      const auto end = std::uniform_int_distribution<std::int64_t>(begin + 1, problem.tokens)(random);
-      c.attend(parts, {begin, end}, 2);
-      begin = end;
-    }
-    cpu::force_isa(native);
-    ASSERT_TRUE(same_bits(whole.out, parts.out)) << "trial " << trial;
-    ASSERT_TRUE(same_bits(whole.lse, parts.lse)) << "trial " << trial;
+    ASSERT_NO_FATAL_FAILURE(check_ranges(problem, c.window, whole, trial % 2 == 0, random,
+                                         [&](Results& parts, RowRange rows) { c.attend(parts, rows, 2); }));
   }
 }
 
@@ -179,14 +163,7 @@ TEST(AttendUnion, lists_of_one_head_give_the_bits_of_the_list_they_share) {
 TEST(AttendUnion, rows_without_a_chosen_chunk_and_rows_out_of_range_stay_as_they_are) {
   const AttentionProblem problem{.tokens = 200, .heads = 2, .head_dim = 16, .chunk_size = 16, .cu_seqlens = {}};
   const UnionCase c(problem, {.window = 32, .topk = 3}, 24);
-  Results results = c.window;
-  c.attend(results, {0, 180}, 1);
-  for (std::int64_t row = 0; row < 200; ++row) {
-    const auto at = static_cast<std::size_t>(row * 2);
-    const bool untouched = row >= 180 || c.chosen(row, 0).empty();
-    EXPECT_EQ(results.lse[at] == c.window.lse[at], untouched) << "row " << row;
-    EXPECT_EQ(results.out[at * 16] == c.window.out[at * 16], untouched) << "row " << row;
-  }
+  check_untouched_rows(c, 180);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/isa.h"
 #include "tests/kernels/attention_case.h"
+#include "tests/kernels/exact_checks.h"
 
 namespace ringmark::kernels {
 namespace {
@@ -94,42 +94,28 @@ TEST(AttendWindow, one_hot_values_and_a_window_of_one_give_the_identity) {
 TEST(AttendWindow, random_problems_match_fp64) {
   std::mt19937_64 random(1);
   for (int trial = 0; trial < 150; ++trial) {
+    SCOPED_TRACE("trial " + std::to_string(trial));
     const AttentionProblem problem = random_problem(random);
     const AttentionCase c(problem, random_policy(random, problem), random());
     const Results results = window_of(c, 1 + trial % 3);
-    for (int sample = 0; sample < 30; ++sample) {
-      const auto row = std::uniform_int_distribution<std::int64_t>(0, problem.tokens - 1)(random);
-      const auto head = std::uniform_int_distribution<std::int64_t>(0, problem.heads - 1)(random);
-      const ExactRow exact = attend_exactly(c, row, head, window_keys(c.grid, TokenId(row)));
-      const std::int64_t at = row * problem.heads + head;
-      ASSERT_NEAR(results.lse[static_cast<std::size_t>(at)], exact.lse, kBound) << "trial " << trial << " row " << row;
-      for (std::int64_t k = 0; k < problem.head_dim; ++k) {
-        ASSERT_NEAR(results.out[static_cast<std::size_t>(at * problem.head_dim + k)],
-                    exact.out[static_cast<std::size_t>(k)], kBound)
-            << "trial " << trial << " row " << row << " head " << head << " component " << k;
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(check_samples(c, results, 30, random, kBound, [&](std::int64_t row, std::int64_t head) {
+      return attend_exactly(c, row, head, window_keys(c.grid, TokenId(row)));
+    }));
   }
 }
 
 TEST(AttendWindow, bits_depend_on_neither_range_threads_nor_instruction_set) {
   std::mt19937_64 random(2);
-  const cpu::Isa native = cpu::active_isa();
   for (int trial = 0; trial < 40; ++trial) {
+    SCOPED_TRACE("trial " + std::to_string(trial));
     const AttentionProblem problem = random_problem(random);
     const AttentionCase c(problem, random_policy(random, problem), random());
     const Results whole = window_of(c);
-    Results parts(problem, problem.tokens);
-    if (trial % 2 == 0) cpu::force_isa(cpu::Isa::kAvx2);
-    for (std::int64_t begin = 0; begin < problem.tokens;) {
-      const auto end = std::uniform_int_distribution<std::int64_t>(begin + 1, problem.tokens)(random);
-      attend_window(problem, c.grid, c.queries.view(), c.tokens, {begin, end}, c.blocks.table(), parts.out_view(),
-                    parts.lse_view(), 2);
-      begin = end;
-    }
-    cpu::force_isa(native);
-    ASSERT_TRUE(same_bits(whole.out, parts.out)) << "trial " << trial;
-    ASSERT_TRUE(same_bits(whole.lse, parts.lse)) << "trial " << trial;
+    ASSERT_NO_FATAL_FAILURE(check_ranges(problem, Results(problem, problem.tokens), whole, trial % 2 == 0, random,
+                                         [&](Results& parts, RowRange rows) {
+                                           attend_window(problem, c.grid, c.queries.view(), c.tokens, rows,
+                                                         c.blocks.table(), parts.out_view(), parts.lse_view(), 2);
+                                         }));
   }
 }
 

@@ -118,16 +118,10 @@ AttentionProblem usual_problem() {
   return problem;
 }
 
-AttentionPolicy usual_policy() {
-  AttentionPolicy policy;
-  policy.window = 20;
-  policy.topk = 3;
-  policy.sinks = 5;
-  return policy;
-}
+constexpr AttentionPolicy kUsualPolicy = {.window = 20, .topk = 3, .sinks = 5};
 
 TEST(ChunkMasses, bits_depend_on_no_order_and_on_no_instruction_set) {
-  const MassCase c(usual_problem(), usual_policy(), 5);
+  const MassCase c(usual_problem(), kUsualPolicy, 5);
   const std::vector<KeyMass> all = c.masses(c.chunks);
   std::vector<ChunkId> odd, even;
   for (const ChunkId chunk : c.chunks) (chunk.value() % 2 == 0 ? even : odd).push_back(chunk);
@@ -143,7 +137,7 @@ TEST(ChunkMasses, bits_depend_on_no_order_and_on_no_instruction_set) {
 }
 
 TEST(ChunkMasses, a_row_does_not_depend_on_its_neighbours) {
-  const MassCase c(usual_problem(), usual_policy(), 6);
+  const MassCase c(usual_problem(), kUsualPolicy, 6);
   const std::vector<KeyMass> all = c.masses(c.chunks);
   for (const std::int64_t row : {0, 37, 130, 131, 299}) {
     Selection chosen(1, c.selection.choosers, c.selection.topk);
@@ -203,17 +197,9 @@ struct ByHand {
   std::vector<ChunkId> chunks;
 };
 
-AttentionPolicy policy_of(std::int64_t window, std::int64_t topk, std::int64_t sinks) {
-  AttentionPolicy policy;
-  policy.window = window;
-  policy.topk = topk;
-  policy.sinks = sinks;
-  return policy;
-}
-
 // Chunks {1, 2}, {3, 4}, {5}: the last query sees 15. Its window is {5}; chunk 1 adds 7.
 TEST(ChunkMasses, by_hand_window_and_a_choice) {
-  const ByHand layer({1, 2, 3, 4, 5}, 2, false, {}, policy_of(0, 1, 0));
+  const ByHand layer({1, 2, 3, 4, 5}, 2, false, {}, {.window = 0, .topk = 1});
   const auto [all, kept] = layer.masses_of(TokenId(4), {1});
   EXPECT_NEAR(all, 15.0, 1e-4);
   EXPECT_NEAR(kept, 5.0 + 7.0, 1e-4);
@@ -221,7 +207,7 @@ TEST(ChunkMasses, by_hand_window_and_a_choice) {
 
 // Chunks {1, 2, slot}, {3, 4, slot}, {5}: slots count nowhere. The sink {1} is attended, and chunk 0 adds only its {2}.
 TEST(ChunkMasses, by_hand_landmark_slots_and_a_sink) {
-  const ByHand layer({1, 2, 90, 3, 4, 90, 5}, 3, true, {}, policy_of(0, 1, 1));
+  const ByHand layer({1, 2, 90, 3, 4, 90, 5}, 3, true, {}, {.window = 0, .topk = 1, .sinks = 1});
   EXPECT_NEAR(layer.masses_of(TokenId(6), {0}).first, 15.0, 1e-4);
   EXPECT_NEAR(layer.masses_of(TokenId(6), {0}).second, 1.0 + 2.0 + 5.0, 1e-4);
   EXPECT_NEAR(layer.masses_of(TokenId(6), {}).second, 1.0 + 5.0, 1e-4);
@@ -229,7 +215,7 @@ TEST(ChunkMasses, by_hand_landmark_slots_and_a_sink) {
 
 // The second document begins at token 3: its second query sees 4 and 5, and its own chunk holds both.
 TEST(ChunkMasses, by_hand_packed_documents) {
-  const ByHand layer({1, 2, 3, 4, 5, 6}, 2, false, {0, 3, 6}, policy_of(0, 1, 0));
+  const ByHand layer({1, 2, 3, 4, 5, 6}, 2, false, {0, 3, 6}, {.window = 0, .topk = 1});
   const auto [all, kept] = layer.masses_of(TokenId(4), {});
   EXPECT_NEAR(all, 9.0, 1e-4);
   EXPECT_NEAR(kept, 9.0, 1e-4);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/reference/attention.h"
 #include "tests/kernels/attention_case.h"
+#include "tests/kernels/exact_checks.h"
 
 namespace ringmark::kernels {
 namespace {
@@ -175,6 +176,7 @@ TEST(ReferenceLogits, worked_by_hand) {
 TEST(Logits, random_problems_match_fp64) {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 120; ++trial) {
+    SCOPED_TRACE("trial " + std::to_string(trial));
     AttentionProblem problem = random_problem(random);
     problem.logit_cap = pick<float>(random, {0.0f, 0.5f, 5.0f, 50.0f});
     problem.alibi = trial % 2 == 0;
@@ -183,25 +185,16 @@ TEST(Logits, random_problems_match_fp64) {
     Results got(problem, problem.tokens);
     attend_window(problem, c.grid, c.queries.view(), c.tokens, c.all(), c.blocks.table(), got.out_view(),
                   got.lse_view(), 1 + trial % 3);
-    for (int sample = 0; sample < 20; ++sample) {
-      const auto row = std::uniform_int_distribution<std::int64_t>(0, problem.tokens - 1)(random);
-      const auto head = std::uniform_int_distribution<std::int64_t>(0, problem.heads - 1)(random);
-      const ExactRow exact = attend_exactly(c, row, head, window_keys(c.grid, TokenId(row)));
-      const std::int64_t at = row * problem.heads + head;
-      ASSERT_NEAR(got.lse[static_cast<std::size_t>(at)], exact.lse, kBound) << "trial " << trial << " row " << row;
-      for (std::int64_t k = 0; k < problem.head_dim; ++k) {
-        ASSERT_NEAR(got.out[static_cast<std::size_t>(at * problem.head_dim + k)],
-                    exact.out[static_cast<std::size_t>(k)], kBound)
-            << "trial " << trial << " row " << row << " head " << head;
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(check_samples(c, got, 20, random, kBound, [&](std::int64_t row, std::int64_t head) {
+      return attend_exactly(c, row, head, window_keys(c.grid, TokenId(row)));
+    }));
   }
 }
 
 TEST(Logits, bits_depend_on_neither_range_threads_nor_instruction_set) {
   std::mt19937_64 random(12);
-  const cpu::Isa native = cpu::active_isa();
   for (int trial = 0; trial < 40; ++trial) {
+    SCOPED_TRACE("trial " + std::to_string(trial));
     AttentionProblem problem = random_problem(random);
     problem.logit_cap = pick<float>(random, {0.0f, 2.0f});
     problem.alibi = trial % 2 == 0;
@@ -210,19 +203,14 @@ TEST(Logits, bits_depend_on_neither_range_threads_nor_instruction_set) {
     policy.edge = WindowEdge::kToken;
     policy.window = pick<std::int64_t>(random, {1, 15, 64, 130});
     const AttentionCase c(problem, policy, random());
-    Results whole(problem, problem.tokens), parts(problem, problem.tokens);
+    Results whole(problem, problem.tokens);
     attend_window(problem, c.grid, c.queries.view(), c.tokens, c.all(), c.blocks.table(), whole.out_view(),
                   whole.lse_view(), 1);
-    if (trial % 4 < 2) cpu::force_isa(cpu::Isa::kAvx2);
-    for (std::int64_t begin = 0; begin < problem.tokens;) {
-      const auto end = std::uniform_int_distribution<std::int64_t>(begin + 1, problem.tokens)(random);
-      attend_window(problem, c.grid, c.queries.view(), c.tokens, {begin, end}, c.blocks.table(), parts.out_view(),
-                    parts.lse_view(), 2);
-      begin = end;
-    }
-    cpu::force_isa(native);
-    ASSERT_TRUE(same_bits(whole.out, parts.out)) << "trial " << trial;
-    ASSERT_TRUE(same_bits(whole.lse, parts.lse)) << "trial " << trial;
+    ASSERT_NO_FATAL_FAILURE(check_ranges(problem, Results(problem, problem.tokens), whole, trial % 4 < 2, random,
+                                         [&](Results& parts, RowRange rows) {
+                                           attend_window(problem, c.grid, c.queries.view(), c.tokens, rows,
+                                                         c.blocks.table(), parts.out_view(), parts.lse_view(), 2);
+                                         }));
   }
 }
 

@@ -3,16 +3,14 @@
 attention.py. A case may be a pattern (`hils*`); without one all run. Exit code 1 when a result differs: the line says
 where."""
 import dataclasses
-import fnmatch
 import os
 import sys
-import tempfile
 
 import numpy as np
 
 from attention import FIXED, Policy, compute
-from golden_layers import NEEDLE, NEEDLE_VALUE, OTHER_TWIN, TWIN, Layer, Shape
-from policy_runs import expect_close, prefill
+from golden_layers import NEEDLE, NEEDLE_VALUE, OTHER_TWIN, TWIN, Layer, Shape, compare_twins
+from policy_runs import expect_close, prefill, run_cases
 
 ALL_RANKS = (1, 2, 3, 5)
 NEAR_TIE = 1e-4  # where ranks are closer, rounding may choose either
@@ -174,41 +172,22 @@ class Check:
         blind = clear & (one.visible == other.visible).all(2) & ~one.visible[..., changed]
         assert blind[:, :changed].sum() > 0.95 * blind[:, :changed].size
         tolerance = 1e-6 if self.case.policy.name == "dense" else 0.0  # a ring adds in the order of arrival
-        pair = [found["o"][self.layer.rows(at)] for at in (TWIN, OTHER_TWIN)]
-        apart = np.abs(pair[0] - pair[1]).max(2).T
-        if (apart[blind] > tolerance).any():
-            head, token = np.argwhere((apart > tolerance) & blind)[0]
-            raise AssertionError(f"token {self.layer.starts[OTHER_TWIN] + token}, head {head} changed by "
-                                 f"{apart[head, token]:.3g} with key {changed} of its document, which it does not see")
+        apart = compare_twins(self.layer, found["o"], ~blind.T, tolerance).T
         seen = clear & one.visible[..., changed] & other.visible[..., changed]
         if not (apart[seen] > 1e-3).any():
             raise AssertionError(f"no row changed with key {changed} of its document, which {seen.sum()} rows see")
 
 
-def main(ringmark, *patterns):
-    ringmark = os.path.abspath(ringmark)
-    unknown = [p for p in patterns if not fnmatch.filter([case.name for case in CASES], p)]
-    if unknown:
-        sys.exit(f"golden: no case is named {unknown[0]}")
-    failures = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
-            if patterns and not any(fnmatch.fnmatch(case.name, pattern) for pattern in patterns):
-                continue
-            ranks = 0
-            try:
-                check = Check(case, folder)
-                for ranks in case.ranks:
-                    check.run(ringmark, ranks)
-            except AssertionError as difference:
-                failures += 1
-                print(f"{case.name:<18}FAIL on {ranks} ranks: {difference}", flush=True)
-                continue
-            worst = "  ".join(f"{name} {value:.1e}" for name, value in check.worst.items())
-            print(f"{case.name:<18}ranks {' '.join(map(str, case.ranks)):<8} {worst}  near ties {check.near_ties}",
-                  flush=True)
-    return 1 if failures else 0
+def check(case, ringmark, folder):
+    results = Check(case, folder)
+    for ranks in case.ranks:
+        try:
+            results.run(ringmark, ranks)
+        except AssertionError as difference:
+            raise AssertionError(f"on {ranks} ranks: {difference}") from None
+    worst = "  ".join(f"{name} {value:.1e}" for name, value in results.worst.items())
+    return f"{worst}  near ties {results.near_ties}"
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(run_cases(CASES, check, sys.argv[1], sys.argv[2:]))

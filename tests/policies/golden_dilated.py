@@ -10,7 +10,7 @@ import numpy as np
 
 from attention import Result, absorb_sink_logits, attend, keys, log_sum_exp, places
 from golden_layers import TWIN, Layer, Shape, compare_twins
-from policy_runs import expect_close, prefill, run_cases
+from policy_runs import compare_documents, prefill, run_cases
 
 
 @dataclasses.dataclass
@@ -73,11 +73,7 @@ def check(case, ringmark, folder):
     worst = 0.0
     for ranks in case.ranks:
         found = prefill(ringmark, ranks, path, options, path + ".result")
-        for at, wanted in enumerate(expected):
-            rows, start = layer.rows(at), int(layer.starts[at])
-            everything = np.ones(wanted.lse.shape, bool)
-            for name in ("o", "lse"):
-                worst = max(worst, expect_close(found[name][rows], getattr(wanted, name), everything, start, name))
+        worst = max(worst, compare_documents(layer, found, expected))
         compare_twins(layer, found["o"], expected[TWIN].visible[..., layer.changed].T)
     return f"{worst:.1e}"
 

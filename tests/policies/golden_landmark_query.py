@@ -3,22 +3,35 @@
 and `shared`) and retrieval queries that are made of hidden states (`--calibrate`) on 1, 2, 3 and 5 ranks against
 attention.py, with and without landmark slots; landmark queries equal to those of the slots where they are the same,
 rotated too. Exit code 1 when a result differs."""
+import dataclasses
 import os
 import sys
-import tempfile
 
 import numpy as np
 
 from attention import Policy, compute
 from golden import NEAR_TIE
 from golden_layers import Layer, Shape
-from policy_runs import expect_close, prefill
+from policy_runs import compare_documents, expect_close, prefill, run_cases
 from safetensors_io import write_safetensors
 
 POLICY = Policy("hils", topk=2, window=20, choice="group")
 OPTIONS = ["--policy", "hils", "--topk", "2", "--window", "20", "--topk-chunks"]
-SHAPES = [Shape(heads=4, kv_heads=2, head_dim=32, chunk=16, landmark_slots=True, seed=31),
-          Shape(heads=3, kv_heads=3, head_dim=20, chunk=8, landmark_slots=False, retrieval_queries=False, seed=32)]
+SLOTS = Shape(heads=4, kv_heads=2, head_dim=32, chunk=16, landmark_slots=True, seed=31)
+NO_SLOTS = Shape(heads=3, kv_heads=3, head_dim=20, chunk=8, landmark_slots=False, retrieval_queries=False, seed=32)
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    shape: Shape
+    kind: str  # chunk and shared: the landmark queries; equal: these against each other; calibrate: retrieval queries
+    ranks: tuple = (1, 2, 3, 5)
+
+
+CASES = [Case(f"{kind}{'' if shape.landmark_slots else '-plain'}", shape, kind, ranks) for shape in (SLOTS, NO_SLOTS)
+         for kind, ranks in (("chunk", (1, 2, 3, 5)), ("shared", (1, 2, 3, 5)), ("equal", (1, 2, 3)),
+                             ("calibrate", (1, 2, 3, 5)))]
 
 
 class Queries:
@@ -48,21 +61,21 @@ class Queries:
         return prefill(ringmark, ranks, self.path, OPTIONS + list(options), self.path + ".result")
 
 
-def check_against_formulas(ringmark, queries, kind):
+def compare_runs(case, ringmark, queries, expected, *options):
+    """Without the rows whose choice rounding may change."""
+    clear = [np.repeat(result.margin > NEAR_TIE, case.shape.heads // len(result.margin), axis=0).T for result in expected]
     worst = 0.0
-    expected = [queries.expected(at, kind) for at in range(len(queries.shape.lengths))]
-    for ranks in (1, 2, 3, 5):
-        found = queries.run(ringmark, ranks, "--landmark-query", kind)
-        for at, result in enumerate(expected):
-            heads = queries.shape.heads // len(result.margin)
-            clear = np.repeat(result.margin > NEAR_TIE, heads, axis=0).T
-            rows, start = queries.layer.rows(at), int(queries.layer.starts[at])
-            for name in ("o", "lse"):
-                worst = max(worst, expect_close(found[name][rows], getattr(result, name), clear, start, name))
-    print(f"{kind:<7} slots {queries.shape.landmark_slots!s:<6} largest difference {worst:.1e}", flush=True)
+    for ranks in case.ranks:
+        worst = max(worst, compare_documents(queries.layer, queries.run(ringmark, ranks, *options), expected, clear))
+    return f"{worst:.1e}"
 
 
-def check_calibration(ringmark, queries):
+def check_against_formulas(case, ringmark, queries):
+    expected = [queries.expected(at, case.kind) for at in range(len(case.shape.lengths))]
+    return compare_runs(case, ringmark, queries, expected, "--landmark-query", case.kind)
+
+
+def check_calibration(case, ringmark, queries):
     """q~ = norm . x / rms x, x = W_q h + W_up W_down h, of the file's own hidden states and weights."""
     shape, layer = queries.shape, queries.layer
     random, model, low = np.random.default_rng(shape.seed + 200), 48, 5
@@ -78,18 +91,10 @@ def check_calibration(ringmark, queries):
     wide = hidden.astype(float)
     x = (wide @ of_q.T.astype(float) + (wide @ down.T) @ up.T).reshape(len(hidden), shape.heads, shape.head_dim)
     retrieval = norm * x / np.sqrt((x * x).mean(axis=2, keepdims=True) + 1e-6)
-    worst = 0.0
-    for ranks in (1, 2, 3, 5):
-        found = queries.run(ringmark, ranks, "--calibrate")
-        for at in range(len(shape.lengths)):
-            document, rows = layer.document(at), layer.rows(at)
-            document.landmark_q = retrieval[rows]
-            result = compute(document, POLICY)
-            clear = np.repeat(result.margin > NEAR_TIE, shape.heads // len(result.margin), axis=0).T
-            for name in ("o", "lse"):
-                start = int(layer.starts[at])
-                worst = max(worst, expect_close(found[name][rows], getattr(result, name), clear, start, name))
-    print(f"calibrate slots {shape.landmark_slots!s:<6} largest difference {worst:.1e}", flush=True)
+    documents = [layer.document(at) for at in range(len(shape.lengths))]
+    for at, document in enumerate(documents):
+        document.landmark_q = retrieval[layer.rows(at)]
+    return compare_runs(case, ringmark, queries, [compute(document, POLICY) for document in documents], "--calibrate")
 
 
 def expect_same(one, other, what):
@@ -98,7 +103,7 @@ def expect_same(one, other, what):
             raise AssertionError(f"{what}: {name} differs")
 
 
-def check_equal_queries(ringmark, queries):
+def check_equal_queries(case, ringmark, queries):
     """Those of the slots, given beside the sequence, and one for all, given for every chunk."""
     shape, layer = queries.shape, queries.layer
     rows = layer.tensors.get("landmark_q", layer.tensors["q"])
@@ -119,24 +124,18 @@ def check_equal_queries(ringmark, queries):
     reference = queries.run(ringmark, 2, "--landmark-query", "shared", "--backend", "reference")
     fast = queries.run(ringmark, 2, "--landmark-query", "shared")
     everywhere = np.ones(fast["lse"].shape, bool)
-    expect_close(fast["lse"], reference["lse"].astype(float), everywhere, 0, "lse of the reference", 1e-4)
+    worst = expect_close(fast["lse"], reference["lse"].astype(float), everywhere, 0, "lse of the reference", 1e-4)
+    return f"{worst:.1e}"
 
 
-def main(ringmark):
-    ringmark, failures = os.path.abspath(ringmark), 0
-    with tempfile.TemporaryDirectory() as folder:
-        for shape in SHAPES:
-            queries = Queries(shape, os.path.join(folder, f"{shape.seed}.safetensors"))
-            try:
-                for kind in ("chunk", "shared"):
-                    check_against_formulas(ringmark, queries, kind)
-                check_equal_queries(ringmark, queries)
-                check_calibration(ringmark, queries)
-            except AssertionError as difference:
-                failures += 1
-                print(f"seed {shape.seed}: FAIL: {difference}", flush=True)
-    return 1 if failures else 0
+CHECKS = {"chunk": check_against_formulas, "shared": check_against_formulas, "equal": check_equal_queries,
+          "calibrate": check_calibration}
+
+
+def check(case, ringmark, folder):
+    queries = Queries(case.shape, os.path.join(folder, f"{case.name}.safetensors"))
+    return CHECKS[case.kind](case, ringmark, queries)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(run_cases(CASES, check, sys.argv[1], sys.argv[2:]))

@@ -91,11 +91,14 @@ class Layer:
 
 def compare_twins(layer, found, sees, tolerance=0.0):
     """Of two documents that differ in one key, rows that do not see it (sees [n, H]) have the same o [N, H, d] up to the
-    tolerance, and some that do have not."""
+    tolerance, and some that do have not. Returns how far all are apart, [n, H]."""
     one, other = (found[layer.rows(at)] for at in (TWIN, OTHER_TWIN))
-    apart = np.abs(one - other).max(2) > tolerance
-    if (apart & ~sees).any():
-        token, head = np.argwhere(apart & ~sees)[0]
-        raise AssertionError(f"token {token} of the twins, head {head}, sees key {layer.changed}")
-    if not (apart & sees).any():
+    apart = np.abs(one - other).max(2)
+    leaks = ~(apart <= tolerance) & ~sees  # NaN is no agreement
+    if leaks.any():
+        token, head = np.argwhere(leaks)[0]
+        raise AssertionError(f"token {token} of the twins, head {head}, changed by {apart[token, head]:.3g} with key "
+                             f"{layer.changed}, which it does not see")
+    if not ((apart > tolerance) & sees).any():
         raise AssertionError(f"no row changes with key {layer.changed} of its document")
+    return apart

@@ -55,6 +55,18 @@ def expect_close(found, expected, rows, first_token, what, tolerance=TOLERANCE):
                          f" is {found[at]:.9g}, expected {expected[at]:.9g}")
 
 
+def compare_documents(layer, found, expected, clear=None):
+    """o and lse of every document with its expected result, in all rows or in those that are clear [n, H]. Returns the
+    largest difference."""
+    worst = 0.0
+    for at, wanted in enumerate(expected):
+        rows = np.ones(wanted.lse.shape, bool) if clear is None else clear[at]
+        for name in ("o", "lse"):
+            worst = max(worst, expect_close(found[name][layer.rows(at)], getattr(wanted, name), rows,
+                                            int(layer.starts[at]), name))
+    return worst
+
+
 def run_cases(cases, check, ringmark, patterns):
     """check(case, ringmark, folder) for every case, or for those whose names match a pattern; it returns what to print
     and raises AssertionError where a result differs. The exit code."""

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.h"
 #include "runtime/compressive/prefill.h"
-#include "tests/runtime/dense_checks.h"
 #include "tests/runtime/pooled_runs.h"
+#include "tests/support/pick.h"
+#include "tests/support/refusal.h"
 
 namespace ringmark::test {
 namespace {
@@ -51,13 +51,9 @@ CompressiveLayer tiny(const std::vector<float>& q, const std::vector<float>& k, 
   problem.scale = 1.0f;
   problem.landmark_slots = landmark_slots;
   CompressiveLayer layer(problem, policy, 0);
-  const auto store = [](const std::vector<float>& values) {
-    const auto bytes = std::as_bytes(std::span(values));
-    return std::vector<std::byte>(bytes.begin(), bytes.end());
-  };
-  layer.layer.q = store(q);
-  layer.layer.k = store(k);
-  layer.layer.v = store(v);
+  layer.layer.q = stored(q);
+  layer.layer.k = stored(k);
+  layer.layer.v = stored(v);
   return layer;
 }
 
@@ -103,14 +99,11 @@ TEST(Compressive, random_layers_match_the_reference_on_any_ranks) {
     for (std::int64_t head = 0; seed % 3 == 0 && head < problem.heads; ++head) {
       problem.sink_logits.push_back(0.5f * static_cast<float>(head) - 1.0f);
     }
-    const auto pick = [&](std::initializer_list<std::int64_t> values) {
-      return values.begin()[random() % values.size()];
-    };
     CompressivePolicy policy;
-    policy.rate = problem.chunk_size % 4 == 0 ? pick({1, 2, 4, problem.chunk_size}) : 1;
-    policy.segment = policy.rate * pick({1, 3, 5, 11});
-    policy.memory = policy.rate * pick({0, 1, 2, 7, 100});
-    policy.slots = pick({0, 1, 5, 70, 1000});
+    policy.rate = problem.chunk_size % 4 == 0 ? pick<std::int64_t>(random, {1, 2, 4, problem.chunk_size}) : 1;
+    policy.segment = policy.rate * pick<std::int64_t>(random, {1, 3, 5, 11});
+    policy.memory = policy.rate * pick<std::int64_t>(random, {0, 1, 2, 7, 100});
+    policy.slots = pick<std::int64_t>(random, {0, 1, 5, 70, 1000});
     const CompressiveLayer layer(problem, policy, seed);
     const GatheredResult result = run_on_all_routes(layer.layer, layer.needed(), layer.engine());
     const auto reference =
@@ -141,44 +134,25 @@ TEST(Compressive, rate_1_with_room_for_everything_is_dense_attention) {
   problem.cu_seqlens = {0, 61, 200};
   const CompressiveLayer layer(problem, {.segment = 8, .memory = 5, .slots = 1000, .rate = 1}, 5);
   const GatheredResult result = run_pooled(layer.layer, {.ranks = 3}, layer.engine());
-  TestLayer dense = layer.layer;
-  dense.policy = runtime::dense::whole_window(problem);
-  const auto reference = run_reference(dense);
-  EXPECT_LE(max_difference(result.out, reference.out), 1e-5);
-  EXPECT_LE(max_difference(result.lse, reference.lse), 1e-5);
+  expect_dense_attention(result, layer.layer);
 }
 
-// A document gives the same bits packed or alone.
 TEST(Compressive, packed_documents_equal_single_runs) {
-  std::mt19937_64 random(8);
-  AttentionProblem problem = random_pooled_problem(random);
-  problem.tokens = 150;
-  problem.chunk_size = 16;
-  problem.cu_seqlens = {0, 5, 6, 70, 70, 150};
+  const AttentionProblem problem = packed_problem();
   const CompressiveLayer packed(problem, {.segment = 12, .memory = 8, .slots = 6, .rate = 4}, 9);
   const GatheredResult whole = run_pooled(packed.layer, {.ranks = 3}, packed.engine());
-  for (std::size_t d = 0; d + 1 < problem.cu_seqlens.size(); ++d) {
-    const std::int64_t begin = problem.cu_seqlens[d], end = problem.cu_seqlens[d + 1];
-    if (begin == end) continue;
+  expect_bits_of_single_runs(whole, problem, [&](std::int64_t begin, std::int64_t end) {
     CompressiveLayer single = packed;
     single.layer = slice(packed.layer, begin, end);
-    const GatheredResult alone = run_pooled(single.layer, {.ranks = 2}, single.engine());
-    EXPECT_EQ(rows_of(alone, single.layer.problem, 0, end - begin), rows_of(whole, problem, begin, end))
-        << "document " << d;
-  }
+    return run_pooled(single.layer, {.ranks = 2}, single.engine());
+  });
 }
 
 TEST(Compressive, what_does_not_fit_is_refused_by_name) {
   AttentionProblem problem;
   problem.tokens = 64;
   const auto refusal = [&](const CompressivePolicy& policy) -> std::string {
-    try {
-      policy.validate(problem);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadInput);
-      return error.what();
-    }
-    return "";
+    return refusal_of([&] { policy.validate(problem); });
   };
   EXPECT_EQ(refusal({.segment = 8, .memory = 8, .slots = 8, .rate = 3}),
             "chunk_size = 64 is not a multiple of compression_rate = 3");

@@ -19,11 +19,6 @@ using runtime::dense::Strategy;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-std::vector<std::byte> stored(const std::vector<float>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
-
 // One head of one component in chunks of one token, so that three ranks share three tokens.
 TestLayer tiny_layer(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v,
                      const std::vector<std::int64_t>& cu_seqlens = {}) {

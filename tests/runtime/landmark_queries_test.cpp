@@ -11,24 +11,18 @@
 #include <set>
 
 #include "comm/thread_ranks.h"
-#include "core/error.h"
 #include "kernels/positions/rotate.h"
 #include "kvstore/safetensors_writer.h"
 #include "runtime/layer_file.h"
 #include "runtime/layer_positions.h"
 #include "tests/kvstore/temporary_folder.h"
 #include "tests/runtime/prefill_checks.h"
+#include "tests/support/refusal.h"
 
 namespace ringmark::test {
 namespace {
 
 using runtime::LandmarkQuery;
-
-std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(dtype)));
-  narrow(values.data(), dtype, std::ssize(values), bytes.data());
-  return bytes;
-}
 
 std::vector<float> normal_floats(std::int64_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -36,27 +30,6 @@ std::vector<float> normal_floats(std::int64_t count, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(count));
   for (float& value : values) value = normal(random);
   return values;
-}
-
-AttentionProblem problem_of(std::int64_t tokens, std::int64_t chunk_size, std::int64_t heads, std::int64_t kv_heads,
-                            std::int64_t head_dim, DType dtype) {
-  AttentionProblem problem;
-  problem.tokens = tokens;
-  problem.heads = heads;
-  problem.kv_heads = kv_heads;
-  problem.head_dim = head_dim;
-  problem.chunk_size = chunk_size;
-  problem.dtype = dtype;
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  return problem;
-}
-
-AttentionPolicy policy_of(std::int64_t window, std::int64_t topk, std::int64_t sinks) {
-  AttentionPolicy policy;
-  policy.window = window;
-  policy.topk = topk;
-  policy.sinks = sinks;
-  return policy;
 }
 
 // All results by rank count, route and layout must be the same bits; the first one is returned.
@@ -97,7 +70,7 @@ TEST(LandmarkQueries, layers_match_the_reference_and_are_the_same_bits_on_any_ra
           problem_of(200, 16, 3, 3, 32, DType::kFloat32)}) {
       problem.landmark_slots = seed % 2 == 0;
       if (seed % 3 == 0) problem.cu_seqlens = {0, 101, 101, problem.tokens};
-      TestLayer layer = random_layer(problem, policy_of(20, 3, 2), ++seed);
+      TestLayer layer = random_layer(problem, {.window = 20, .topk = 3, .sinks = 2}, ++seed);
       give_queries(layer, shared, seed);
       const auto reference = run_reference(layer);
       comm::run_thread_ranks(3, [&](comm::Communicator& communicator) {
@@ -110,7 +83,7 @@ TEST(LandmarkQueries, layers_match_the_reference_and_are_the_same_bits_on_any_ra
 
 // Those at the last slots given beside the sequence are those of the slots, bit for bit.
 TEST(LandmarkQueries, of_the_slots_themselves_change_nothing) {
-  TestLayer layer = random_layer(problem_of(330, 16, 4, 2, 64, DType::kBfloat16), policy_of(20, 3, 0), 7);
+  TestLayer layer = random_layer(problem_of(330, 16, 4, 2, 64, DType::kBfloat16), {.window = 20, .topk = 3}, 7);
   const GatheredResult expected = same_on_any_ranks(layer);
   const partition::SequenceGrid grid(layer.problem, layer.policy);
   const std::size_t row_bytes = layer.q.size() / 330;
@@ -129,7 +102,7 @@ TEST(LandmarkQueries, of_the_slots_themselves_change_nothing) {
 // Keys 0 and ln 3 in the first chunk, 0 in the second; query 1 everywhere, values 0, 1 and 0. The last row attends to
 // its own key, mass 1, and chooses chunk 0, whose keys it weighs 1 to 3.
 TestLayer by_hand(std::int64_t heads, const std::vector<float>& landmark_q) {
-  TestLayer layer{problem_of(3, 2, heads, 1, 1, DType::kFloat32), policy_of(0, 1, 0), {}, {}, {}, {}};
+  TestLayer layer{problem_of(3, 2, heads, 1, 1, DType::kFloat32), {.window = 0, .topk = 1}, {}, {}, {}, {}};
   layer.q = stored(std::vector<float>(static_cast<std::size_t>(3 * heads), 1.0f), DType::kFloat32);
   layer.k = stored({0.0f, std::log(3.0f), 0.0f}, DType::kFloat32);
   layer.v = stored({0.0f, 1.0f, 0.0f}, DType::kFloat32);
@@ -201,16 +174,12 @@ struct LayerOnDisk {
     return {path, overrides};
   }
   std::string refusal(LandmarkQuery from) const {
-    try {
+    return refusal_of([&] {
       runtime::LayerFile file = open();
       file.take_landmark_queries(from);
       const partition::SequenceGrid grid(file.problem(), file.policy());
       file.load(partition::make_layout(grid, 1, partition::Balance::kContiguous), RankId(0));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadInput);
-      return error.what();
-    }
-    return "accepted";
+    });
   }
 };
 
@@ -247,8 +216,8 @@ TEST(LandmarkQueries, every_rank_reads_those_of_its_full_chunks) {
 }
 
 TEST(LandmarkQueries, what_does_not_fit_is_named) {
-  EXPECT_EQ(LayerOnDisk().refusal(LandmarkQuery::kChunk), "accepted");
-  EXPECT_EQ(LayerOnDisk(3).refusal(LandmarkQuery::kSlot), "accepted");
+  EXPECT_EQ(LayerOnDisk().refusal(LandmarkQuery::kChunk), "");
+  EXPECT_EQ(LayerOnDisk(3).refusal(LandmarkQuery::kSlot), "");
   const std::string shape = LayerOnDisk(3).refusal(LandmarkQuery::kChunk);
   EXPECT_NE(shape.find("tensor chunk_landmark_q has shape [3, 2, 4], not [4, 2, 4]"), std::string::npos) << shape;
   const std::string dtype = LayerOnDisk(4, "BF16").refusal(LandmarkQuery::kShared);
@@ -260,7 +229,7 @@ TEST(LandmarkQueries, are_rotated_by_the_position_of_the_last_slot) {
   AttentionProblem problem = problem_of(70, 16, 2, 1, 32, DType::kFloat32);
   problem.landmark_slots = true;
   problem.cu_seqlens = {0, 37, 70};
-  TestLayer layer = random_layer(problem, policy_of(16, 2, 0), 4);
+  TestLayer layer = random_layer(problem, {.window = 16, .topk = 2}, 4);
   give_queries(layer, true, 5);
   const partition::SequenceGrid grid(problem, layer.policy);
   kernels::PositionEncoding encoding;

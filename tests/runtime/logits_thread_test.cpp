@@ -13,16 +13,12 @@
 #include "runtime/kept_layer.h"
 #include "runtime/row_needs.h"
 #include "tests/runtime/prefill_checks.h"
+#include "tests/support/pick.h"
 
 namespace ringmark::test {
 namespace {
 
 using comm::TransportChoice;
-
-template <class T>
-T pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return values.begin()[random() % values.size()];
-}
 
 AttentionProblem random_problem(std::mt19937_64& random, std::uint64_t seed) {
   AttentionProblem problem;

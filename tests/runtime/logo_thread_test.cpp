@@ -66,7 +66,7 @@ kernels::reference::Result reference_of(const LogoCase& c) {
 
 TestLayer logo_layer(const AttentionProblem& problem, std::int64_t window, std::uint64_t seed) {
   problem.validate();
-  const AttentionPolicy policy = runtime::logo::local_window(window);
+  const AttentionPolicy policy = exact_window(window);
   policy.validate(problem);
   return random_layer(problem, policy, seed);
 }
@@ -114,11 +114,6 @@ TEST(LogoOnThreads, random_layers_match_fp64_on_any_ranks) {
       }
     }
   }
-}
-
-std::vector<std::byte> stored(const std::vector<float>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
 }
 
 // Three tokens of one head of two components, zero queries, a window of one: the local branch is the own value, the

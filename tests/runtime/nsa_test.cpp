@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.h"
 #include "kernels/cpu/isa.h"
 #include "runtime/nsa/prefill.h"
-#include "tests/runtime/dense_checks.h"
 #include "tests/runtime/pooled_runs.h"
+#include "tests/support/pick.h"
+#include "tests/support/refusal.h"
 
 namespace ringmark::test {
 namespace {
@@ -62,13 +62,9 @@ NsaLayer tiny(std::int64_t heads, const std::vector<float>& q, const std::vector
   problem.dtype = DType::kFloat32;
   problem.scale = 1.0f;
   NsaLayer nsa(problem, policy, 0);
-  const auto store = [](const std::vector<float>& values) {
-    const auto bytes = std::as_bytes(std::span(values));
-    return std::vector<std::byte>(bytes.begin(), bytes.end());
-  };
-  nsa.layer.q = store(q);
-  nsa.layer.k = store(k);
-  nsa.layer.v = store(v);
+  nsa.layer.q = stored(q);
+  nsa.layer.k = stored(k);
+  nsa.layer.v = stored(v);
   for (std::size_t i = 0; i < nsa.gates.size(); ++i) nsa.gates[i] = i % 3 == 0 ? 0.5f : 0.25f;
   return nsa;
 }
@@ -152,12 +148,10 @@ TEST(Nsa, random_layers_match_the_reference_on_any_ranks) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     std::mt19937_64 random(seed);
     const AttentionProblem problem = random_pooled_problem(random);
-    const auto pick = [&](std::initializer_list<std::int64_t> values) {
-      return values.begin()[random() % values.size()];
-    };
     const std::int64_t s = problem.chunk_size;
-    const NsaPolicy policy{.window = pick({1, std::max<std::int64_t>(1, s - 1), s, s + 1, 40, 1000}),
-                           .topk = pick({3, 4, 6, 30})};
+    const NsaPolicy policy{
+        .window = pick<std::int64_t>(random, {1, std::max<std::int64_t>(1, s - 1), s, s + 1, 40, 1000}),
+        .topk = pick<std::int64_t>(random, {3, 4, 6, 30})};
     const NsaLayer nsa(problem, policy, seed, seed % 5 == 0);
     check_against_reference(nsa, run_on_all_routes(nsa.layer, nsa.needed(), nsa.engine()));
   }
@@ -174,34 +168,21 @@ TEST(Nsa, taking_every_chunk_is_dense_attention) {
   NsaLayer nsa(problem, {.window = 5, .topk = 20}, 4);
   for (std::size_t i = 0; i < nsa.gates.size(); ++i) nsa.gates[i] = i % 3 == 1 ? 1.0f : 0.0f;
   const GatheredResult result = run_pooled(nsa.layer, {.ranks = 3}, nsa.engine());
-  TestLayer dense = nsa.layer;
-  dense.policy = runtime::dense::whole_window(problem);
-  const auto reference = run_reference(dense);
-  EXPECT_LE(max_difference(result.out, reference.out), 1e-5);
-  EXPECT_LE(max_difference(result.lse, reference.lse), 1e-5);
+  expect_dense_attention(result, nsa.layer);
 }
 
-// A document gives the same bits packed or alone.
 TEST(Nsa, packed_documents_equal_single_runs) {
-  std::mt19937_64 random(8);
-  AttentionProblem problem = random_pooled_problem(random);
-  problem.tokens = 150;
-  problem.chunk_size = 16;
+  AttentionProblem problem = packed_problem();
   problem.landmark_slots = true;
-  problem.cu_seqlens = {0, 5, 6, 70, 70, 150};
   const NsaLayer packed(problem, {.window = 20, .topk = 4}, 9);
   const GatheredResult whole = run_pooled(packed.layer, {.ranks = 3}, packed.engine());
   const std::int64_t width = problem.heads * 3;
-  for (std::size_t d = 0; d + 1 < problem.cu_seqlens.size(); ++d) {
-    const std::int64_t begin = problem.cu_seqlens[d], end = problem.cu_seqlens[d + 1];
-    if (begin == end) continue;
+  expect_bits_of_single_runs(whole, problem, [&](std::int64_t begin, std::int64_t end) {
     NsaLayer single = packed;
     single.layer = slice(packed.layer, begin, end);
     single.gates.assign(packed.gates.begin() + begin * width, packed.gates.begin() + end * width);
-    const GatheredResult alone = run_pooled(single.layer, {.ranks = 2}, single.engine());
-    EXPECT_EQ(rows_of(alone, single.layer.problem, 0, end - begin), rows_of(whole, problem, begin, end))
-        << "document " << d;
-  }
+    return run_pooled(single.layer, {.ranks = 2}, single.engine());
+  });
 }
 
 // Chunks 0..3 of a rank are asked for by the other only where they were chosen or lie in a window.
@@ -242,13 +223,7 @@ TEST(Nsa, what_does_not_fit_is_refused_by_name) {
   AttentionProblem problem;
   problem.tokens = 64;
   const auto refusal = [&](const NsaPolicy& policy) -> std::string {
-    try {
-      policy.validate(problem);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadInput);
-      return error.what();
-    }
-    return "";
+    return refusal_of([&] { policy.validate(problem); });
   };
   EXPECT_EQ(refusal({.window = 16, .topk = 2}), "topk = 2 is outside [3, 4096]");
   EXPECT_EQ(refusal({.window = 0, .topk = 3}), "window = 0 is outside [1, 1099511627776]");

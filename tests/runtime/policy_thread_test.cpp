@@ -8,12 +8,13 @@
 
 #include "comm/loopback_transport.h"
 #include "comm/thread_ranks.h"
-#include "core/error.h"
 #include "kvstore/snapshot.h"
 #include "runtime/kept_layer.h"
 #include "runtime/memory_plan.h"
 #include "runtime/row_needs.h"
 #include "tests/runtime/prefill_checks.h"
+#include "tests/support/pick.h"
+#include "tests/support/refusal.h"
 
 namespace ringmark::test {
 namespace {
@@ -40,11 +41,6 @@ constexpr Way kWays[] = {
     {Scorer::kOracle, Fusion::kUnion, true},
 };
 constexpr Choice kChoices[] = {Choice::kGroup, Choice::kHead, Choice::kAll};
-
-template <class T>
-T pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return values.begin()[random() % values.size()];
-}
 
 AttentionProblem random_problem(std::mt19937_64& random, const Way& way) {
   AttentionProblem problem;
@@ -92,19 +88,6 @@ TEST(Policies, of_random_layers_give_one_result_on_any_ranks_near_the_reference)
       }
     }
   }
-}
-
-AttentionProblem small_problem(bool slots) {
-  AttentionProblem problem;
-  problem.tokens = 150;
-  problem.heads = 4;
-  problem.kv_heads = 2;
-  problem.head_dim = 32;
-  problem.chunk_size = 8;
-  problem.dtype = DType::kFloat32;
-  problem.scale = 0.2f;
-  problem.landmark_slots = slots;
-  return problem;
 }
 
 // Nothing is left out and every mass is exact: dense causal attention, whoever chooses and however it is mixed.
@@ -244,40 +227,26 @@ TEST(Policies, memory_counts_a_list_a_chooser) {
   const auto selection_bytes = [&](Choice choice) {
     const runtime::MemoryPlan plan = runtime::plan_memory(problem, {.topk = 5, .choice = choice}, {1, 150, 19}, false,
                                                           runtime::Merge::kLandmarks, {});
-    for (const runtime::MemoryItem& item : plan.items) {
-      if (item.name == "selection") return item.bytes;
-    }
-    return std::int64_t{-1};
+    return item_bytes(plan, "selection");
   };
   EXPECT_EQ(selection_bytes(Choice::kGroup), 150 * 2 * 5 * 4);
   EXPECT_EQ(selection_bytes(Choice::kHead), 150 * 4 * 5 * 4);
   EXPECT_EQ(selection_bytes(Choice::kAll), 150 * 5 * 4);
 }
 
-template <class Ask>
-void expect_refusal(Ask&& ask, const std::string& want) {
-  try {
-    ask();
-    ADD_FAILURE() << "accepted, not: " << want;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    EXPECT_EQ(std::string(error.what()), want);
-  }
-}
-
 TEST(Policies, that_a_snapshot_or_decode_does_not_know_are_refused_by_name) {
   const AttentionProblem problem = small_problem(false);
   const AttentionPolicy head{.choice = Choice::kHead};
   const AttentionPolicy unites{.scorer = Scorer::kMean, .fusion = Fusion::kUnion};
-  expect_refusal([&] { kvstore::snapshot_bytes(problem, head, kvstore::BlockFormat::kAsInput); },
-                 "choice = head does not go with a snapshot; limit: group");
-  expect_refusal([&] { kvstore::snapshot_bytes(problem, unites, kvstore::BlockFormat::kAsInput); },
-                 "fusion = union does not go with a snapshot; limit: hierarchical");
+  EXPECT_EQ(refusal_of([&] { kvstore::snapshot_bytes(problem, head, kvstore::BlockFormat::kAsInput); }),
+            "choice = head does not go with a snapshot; limit: group");
+  EXPECT_EQ(refusal_of([&] { kvstore::snapshot_bytes(problem, unites, kvstore::BlockFormat::kAsInput); }),
+            "fusion = union does not go with a snapshot; limit: hierarchical");
   comm::run_thread_ranks(1, [&](comm::Communicator& communicator) {
     comm::LoopbackTransport transport(communicator);
     runtime::KeptShape shape{0, problem, unites};
-    expect_refusal([&] { runtime::KeptLayer(communicator, transport, shape, 1); },
-                   "fusion = union does not go with decode; limit: hierarchical");
+    EXPECT_EQ(refusal_of([&] { runtime::KeptLayer(communicator, transport, shape, 1); }),
+              "fusion = union does not go with decode; limit: hierarchical");
   });
 }
 

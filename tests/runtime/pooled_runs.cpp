@@ -7,8 +7,23 @@
 #include <sstream>
 
 #include "comm/thread_ranks.h"
+#include "runtime/dense/prefill.h"
+#include "tests/support/pick.h"
 
 namespace ringmark::test {
+
+namespace {
+
+// out and lse of rows [begin, end) as one list.
+std::vector<float> rows_of(const GatheredResult& result, const AttentionProblem& problem, std::int64_t begin,
+                           std::int64_t end) {
+  const std::int64_t width = problem.heads * problem.head_dim;
+  std::vector<float> rows(result.out.begin() + begin * width, result.out.begin() + end * width);
+  rows.insert(rows.end(), result.lse.begin() + begin * problem.heads, result.lse.begin() + end * problem.heads);
+  return rows;
+}
+
+}  // namespace
 
 std::vector<PooledRoute> pooled_routes(std::int64_t needed) {
   using partition::Balance;
@@ -63,16 +78,14 @@ GatheredResult run_on_all_routes(const TestLayer& layer, std::int64_t needed, co
 }
 
 AttentionProblem random_pooled_problem(std::mt19937_64& random) {
-  const auto pick = [&](std::initializer_list<std::int64_t> values) {
-    return values.begin()[random() % values.size()];
-  };
   AttentionProblem problem;
-  problem.chunk_size = pick({1, 4, 12, 16, 32});
-  problem.tokens = problem.chunk_size == 1 ? pick({1, 7, 60}) : pick({1, 2, 15, 16, 17, 96, 129, 200, 233});
-  problem.kv_heads = pick({1, 2, 3});
-  problem.heads = problem.kv_heads * pick({1, 2, 4});
-  problem.head_dim = pick({32, 64, 80, 96, 128, 256});
-  problem.dtype = std::vector{DType::kBfloat16, DType::kFloat16, DType::kFloat32}[random() % 3];
+  problem.chunk_size = pick<std::int64_t>(random, {1, 4, 12, 16, 32});
+  problem.tokens = problem.chunk_size == 1 ? pick<std::int64_t>(random, {1, 7, 60})
+                                           : pick<std::int64_t>(random, {1, 2, 15, 16, 17, 96, 129, 200, 233});
+  problem.kv_heads = pick<std::int64_t>(random, {1, 2, 3});
+  problem.heads = problem.kv_heads * pick<std::int64_t>(random, {1, 2, 4});
+  problem.head_dim = pick<std::int64_t>(random, {32, 64, 80, 96, 128, 256});
+  problem.dtype = pick(random, {DType::kBfloat16, DType::kFloat16, DType::kFloat32});
   problem.scale = 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
   problem.landmark_slots = problem.chunk_size > 1 && random() % 2 == 0;
   if (random() % 4 == 0) problem.logit_cap = 0.7f;
@@ -84,12 +97,31 @@ AttentionProblem random_pooled_problem(std::mt19937_64& random) {
   return problem;
 }
 
-std::vector<float> rows_of(const GatheredResult& result, const AttentionProblem& problem, std::int64_t begin,
-                           std::int64_t end) {
-  const std::int64_t width = problem.heads * problem.head_dim;
-  std::vector<float> rows(result.out.begin() + begin * width, result.out.begin() + end * width);
-  rows.insert(rows.end(), result.lse.begin() + begin * problem.heads, result.lse.begin() + end * problem.heads);
-  return rows;
+AttentionProblem packed_problem() {
+  std::mt19937_64 random(8);
+  AttentionProblem problem = random_pooled_problem(random);
+  problem.tokens = 150;
+  problem.chunk_size = 16;
+  problem.cu_seqlens = {0, 5, 6, 70, 70, 150};
+  return problem;
+}
+
+void expect_bits_of_single_runs(const GatheredResult& whole, const AttentionProblem& problem,
+                                const std::function<GatheredResult(std::int64_t begin, std::int64_t end)>& alone) {
+  for (std::size_t d = 0; d + 1 < problem.cu_seqlens.size(); ++d) {
+    const std::int64_t begin = problem.cu_seqlens[d], end = problem.cu_seqlens[d + 1];
+    if (begin == end) continue;
+    EXPECT_EQ(rows_of(alone(begin, end), problem, 0, end - begin), rows_of(whole, problem, begin, end))
+        << "document " << d;
+  }
+}
+
+void expect_dense_attention(const GatheredResult& result, const TestLayer& layer) {
+  TestLayer dense = layer;
+  dense.policy = runtime::dense::whole_window(layer.problem);
+  const auto reference = run_reference(dense);
+  EXPECT_LE(max_difference(result.out, reference.out), 1e-5);
+  EXPECT_LE(max_difference(result.lse, reference.lse), 1e-5);
 }
 
 }  // namespace ringmark::test

@@ -38,8 +38,14 @@ GatheredResult run_on_all_routes(const TestLayer& layer, std::int64_t needed, co
 // every dtype.
 AttentionProblem random_pooled_problem(std::mt19937_64& random);
 
-// out and lse of rows [begin, end) as one list, for comparisons.
-std::vector<float> rows_of(const GatheredResult& result, const AttentionProblem& problem, std::int64_t begin,
-                           std::int64_t end);
+// One of packed documents: of 5, 1, 64, 0 and 80 tokens.
+AttentionProblem packed_problem();
+
+// A document gives the same bits packed, as in `whole`, or as alone(begin, end) gives those tokens.
+void expect_bits_of_single_runs(const GatheredResult& whole, const AttentionProblem& problem,
+                                const std::function<GatheredResult(std::int64_t begin, std::int64_t end)>& alone);
+
+// A result that left nothing out of the layer.
+void expect_dense_attention(const GatheredResult& result, const TestLayer& layer);
 
 }  // namespace ringmark::test

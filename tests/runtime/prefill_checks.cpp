@@ -95,6 +95,26 @@ void expect_near_reference(const GatheredResult& result, const TestLayer& layer,
   EXPECT_LE(worst, heat) << what << ": in units of the bounds";
 }
 
+AttentionProblem small_problem(bool landmark_slots) {
+  AttentionProblem problem;
+  problem.tokens = 150;
+  problem.heads = 4;
+  problem.kv_heads = 2;
+  problem.head_dim = 32;
+  problem.chunk_size = 8;
+  problem.dtype = DType::kFloat32;
+  problem.scale = 0.2f;
+  problem.landmark_slots = landmark_slots;
+  return problem;
+}
+
+std::int64_t item_bytes(const runtime::MemoryPlan& plan, std::string_view name) {
+  for (const runtime::MemoryItem& item : plan.items) {
+    if (item.name == name) return item.bytes;
+  }
+  return -1;
+}
+
 GatheredResult same_on_any_ranks(const TestLayer& layer, std::int64_t fetch_budget,
                                  const kernels::PositionEncoding& positions) {
   GatheredResult first;

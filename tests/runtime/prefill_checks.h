@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/block_transport.h"
 #include "comm/communicator.h"
 #include "partition/layout.h"
+#include "runtime/memory_plan.h"
 #include "runtime/merge_strategy.h"
 #include "tests/support/golden_layer.h"
 #include "tests/support/test_layer.h"
@@ -38,6 +40,12 @@ struct Bounds {
 };
 void expect_near_reference(const GatheredResult& result, const TestLayer& layer,
                            const kernels::reference::Result& reference, const Bounds& bounds, const std::string& what);
+
+// Hand-sized: 150 tokens in chunks of 8, 4 heads of 32 components over 2 kv heads.
+AttentionProblem small_problem(bool landmark_slots);
+
+// The bytes that a plan counts under a name; -1 when it names nothing so.
+std::int64_t item_bytes(const runtime::MemoryPlan& plan, std::string_view name);
 
 // The results of one rank; 2 to 5 ranks, under either merge, must have their bits. positions: by what the rows were
 // rotated, for policies that ask.

@@ -7,6 +7,7 @@
 
 #include "comm/thread_ranks.h"
 #include "tests/runtime/prefill_checks.h"
+#include "tests/support/pick.h"
 
 namespace ringmark::test {
 namespace {
@@ -71,11 +72,6 @@ TestLayer layer_of(const Shape& s, std::uint64_t seed) {
   const AttentionPolicy policy{s.window, s.topk, s.sinks, s.scorer};
   policy.validate(problem);
   return random_layer(problem, policy, seed, s.tied);
-}
-
-template <class T>
-T pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return values.begin()[random() % values.size()];
 }
 
 Shape random_shape(std::mt19937_64& random) {

@@ -14,6 +14,7 @@
 
 #include "comm/thread_ranks.h"
 #include "tests/support/gather_rows.h"
+#include "tests/support/pick.h"
 #include "tests/support/test_layer.h"
 
 namespace ringmark::test {
@@ -120,33 +121,6 @@ std::vector<double> numbers(const Recall& recall) {
   return all;
 }
 
-AttentionPolicy policy_of(std::int64_t window, std::int64_t topk, std::int64_t sinks, Scorer scorer) {
-  AttentionPolicy policy;
-  policy.window = window;
-  policy.topk = topk;
-  policy.sinks = sinks;
-  policy.scorer = scorer;
-  return policy;
-}
-
-AttentionProblem problem_of(std::int64_t tokens, std::int64_t chunk_size, std::int64_t heads, std::int64_t kv_heads,
-                            std::int64_t head_dim, DType dtype) {
-  AttentionProblem problem;
-  problem.tokens = tokens;
-  problem.heads = heads;
-  problem.kv_heads = kv_heads;
-  problem.head_dim = head_dim;
-  problem.chunk_size = chunk_size;
-  problem.dtype = dtype;
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  return problem;
-}
-
-template <class T>
-T pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return values.begin()[random() % values.size()];
-}
-
 TestLayer random_layer_of(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto kv_heads = pick<std::int64_t>(random, {1, 2});
@@ -161,10 +135,11 @@ TestLayer random_layer_of(std::uint64_t seed) {
     const auto cut = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(problem.tokens));
     problem.cu_seqlens = {0, cut, cut, problem.tokens};
   }
-  AttentionPolicy policy =
-      policy_of(pick<std::int64_t>(random, {0, 1, 16, 100}), pick<std::int64_t>(random, {0, 1, 4, 1000}),
-                pick<std::int64_t>(random, {0, 0, 1, 20}),
-                pick(random, {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kQuest, Scorer::kNone}));
+  AttentionPolicy policy;
+  policy.window = pick<std::int64_t>(random, {0, 1, 16, 100});
+  policy.topk = pick<std::int64_t>(random, {0, 1, 4, 1000});
+  policy.sinks = pick<std::int64_t>(random, {0, 0, 1, 20});
+  policy.scorer = pick(random, {Scorer::kHils, Scorer::kMean, Scorer::kOracle, Scorer::kQuest, Scorer::kNone});
   if (policy.scorer == Scorer::kMean && problem.landmark_slots) policy.scorer = Scorer::kLandmark;
   if (policy.scorer == Scorer::kNone) {
     policy.edge = pick(random, {WindowEdge::kChunk, WindowEdge::kToken, WindowEdge::kSegment});
@@ -191,8 +166,8 @@ TEST(Recall, random_layers_match_fp64_and_are_the_same_bits_on_any_ranks) {
 }
 
 TEST(Recall, layouts_do_not_change_a_bit) {
-  const TestLayer layer =
-      random_layer(problem_of(500, 16, 4, 2, 64, DType::kBfloat16), policy_of(32, 4, 3, Scorer::kHils), 3);
+  const TestLayer layer = random_layer(problem_of(500, 16, 4, 2, 64, DType::kBfloat16),
+                                       {.window = 32, .topk = 4, .sinks = 3, .scorer = Scorer::kHils}, 3);
   std::set<std::vector<double>> results;
   for (const auto balance :
        {partition::Balance::kContiguous, partition::Balance::kZigzag, partition::Balance::kRotate}) {
@@ -203,8 +178,9 @@ TEST(Recall, layouts_do_not_change_a_bit) {
 
 TEST(Recall, nothing_is_lost_by_a_window_or_a_choice_of_everything) {
   const AttentionProblem problem = problem_of(300, 16, 4, 2, 64, DType::kBfloat16);
-  for (const AttentionPolicy& policy : {policy_of(300, 0, 0, Scorer::kNone), policy_of(16, 1000, 0, Scorer::kMean),
-                                        policy_of(0, 1000, 5, Scorer::kHils)}) {
+  for (const AttentionPolicy& policy : {AttentionPolicy{.window = 300, .topk = 0, .scorer = Scorer::kNone},
+                                        {.window = 16, .topk = 1000, .scorer = Scorer::kMean},
+                                        {.window = 0, .topk = 1000, .sinks = 5, .scorer = Scorer::kHils}}) {
     const Recall recall = measure(random_layer(problem, policy, 1), 2, {1.0, 1, 1}).recall;
     EXPECT_EQ(recall.rows, 300);
     EXPECT_EQ(recall.all.pairs, 300 * 4);
@@ -215,8 +191,8 @@ TEST(Recall, nothing_is_lost_by_a_window_or_a_choice_of_everything) {
 }
 
 TEST(Recall, a_sample_is_a_function_of_seed_and_token) {
-  const TestLayer layer =
-      random_layer(problem_of(2000, 16, 1, 1, 32, DType::kFloat32), policy_of(0, 0, 0, Scorer::kNone), 2);
+  const TestLayer layer = random_layer(problem_of(2000, 16, 1, 1, 32, DType::kFloat32),
+                                       {.window = 0, .topk = 0, .scorer = Scorer::kNone}, 2);
   const RecallOptions options{0.1, 4, 1};
   std::int64_t expected = 0;
   for (std::int64_t token = 0; token < 2000; ++token) expected += runtime::is_sampled(options, TokenId(token));
@@ -232,22 +208,17 @@ TEST(Recall, a_sample_is_a_function_of_seed_and_token) {
 
 TEST(Recall, nothing_sampled_is_no_collapse) {
   const TestLayer layer =
-      random_layer(problem_of(3, 16, 1, 1, 32, DType::kFloat32), policy_of(0, 0, 0, Scorer::kNone), 2);
+      random_layer(problem_of(3, 16, 1, 1, 32, DType::kFloat32), {.window = 0, .topk = 0, .scorer = Scorer::kNone}, 2);
   const Recall recall = measure(layer, 2, {1e-9, 1, 1}).recall;
   EXPECT_EQ(recall.rows, 0);
   EXPECT_EQ(recall.all.pairs, 0);
   EXPECT_FALSE(recall.collapses());
 }
 
-std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(dtype)));
-  narrow(values.data(), dtype, std::ssize(values), bytes.data());
-  return bytes;
-}
-
 // Ten tokens of equal keys in chunks of one, and no choice: query i keeps its own key of i + 1.
 TEST(Recall, by_hand_a_window_of_one_key) {
-  TestLayer layer{problem_of(10, 1, 1, 1, 1, DType::kFloat32), policy_of(0, 0, 0, Scorer::kNone), {}, {}, {}, {}};
+  TestLayer layer{
+      problem_of(10, 1, 1, 1, 1, DType::kFloat32), {.window = 0, .topk = 0, .scorer = Scorer::kNone}, {}, {}, {}, {}};
   layer.q = layer.k = layer.v = stored(std::vector<float>(10, 1.0f), DType::kFloat32);
   const Recall recall = measure(layer, 3, {1.0, 1, 1}).recall;
   double sum = 0.0;
@@ -262,7 +233,8 @@ TEST(Recall, by_hand_a_window_of_one_key) {
 
 // Masses 1, 8 and then 1 a token in chunks of one; K = 1 by the exact mass: everybody later takes the 8.
 TEST(Recall, by_hand_the_heaviest_key_is_chosen) {
-  TestLayer layer{problem_of(10, 1, 1, 1, 1, DType::kFloat32), policy_of(0, 1, 0, Scorer::kOracle), {}, {}, {}, {}};
+  TestLayer layer{
+      problem_of(10, 1, 1, 1, 1, DType::kFloat32), {.window = 0, .topk = 1, .scorer = Scorer::kOracle}, {}, {}, {}, {}};
   std::vector<float> keys(10, 0.0f);
   keys[1] = std::log(8.0f);
   layer.q = layer.v = stored(std::vector<float>(10, 1.0f), DType::kFloat32);
@@ -276,7 +248,8 @@ TEST(Recall, by_hand_the_heaviest_key_is_chosen) {
 
 // Two heads of one kv head, keys of mass 4 and 1 for the first and 1 and 4 for the second: W = 0 keeps one of two.
 TEST(Recall, by_hand_heads_count_alone) {
-  TestLayer layer{problem_of(2, 1, 2, 1, 1, DType::kFloat32), policy_of(0, 0, 0, Scorer::kNone), {}, {}, {}, {}};
+  TestLayer layer{
+      problem_of(2, 1, 2, 1, 1, DType::kFloat32), {.window = 0, .topk = 0, .scorer = Scorer::kNone}, {}, {}, {}, {}};
   layer.problem.scale = 1.0f;
   layer.q = stored({1.0f, -1.0f, 1.0f, -1.0f}, DType::kFloat32);
   layer.k = stored({std::log(2.0f), -std::log(2.0f)}, DType::kFloat32);  // masses 2, 1/2 and 1/2, 2
@@ -293,7 +266,7 @@ TEST(Recall, by_hand_heads_count_alone) {
 TestLayer needles(bool blind) {
   constexpr std::int64_t kChunk = 16, kDim = 64, kTokens = 640;
   AttentionProblem problem = problem_of(kTokens, kChunk, 1, 1, kDim, DType::kFloat32);
-  TestLayer layer = random_layer(problem, policy_of(kChunk, 2, 0, Scorer::kHils), 9);
+  TestLayer layer = random_layer(problem, {.window = kChunk, .topk = 2, .scorer = Scorer::kHils}, 9);
   std::vector<float> q(kTokens * kDim), k(kTokens * kDim), retrieval(kTokens * kDim);
   std::mt19937_64 random(12);
   std::normal_distribution<float> normal;

@@ -9,11 +9,12 @@
 
 #include "comm/loopback_transport.h"
 #include "comm/thread_ranks.h"
-#include "core/error.h"
 #include "kvstore/snapshot.h"
 #include "runtime/kept_layer.h"
 #include "runtime/memory_plan.h"
 #include "tests/runtime/prefill_checks.h"
+#include "tests/support/pick.h"
+#include "tests/support/refusal.h"
 
 namespace ringmark::test {
 namespace {
@@ -25,11 +26,6 @@ constexpr Bounds kBounds = {1e-5, 1e-5};
 constexpr std::int64_t kBudget = std::int64_t{64} << 20;
 constexpr std::int64_t kSpan = 96;  // chunks enough for the longest test layer
 constexpr Choice kChoices[] = {Choice::kGroup, Choice::kHead, Choice::kAll};
-
-template <class T>
-T pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return values.begin()[random() % values.size()];
-}
 
 AttentionPolicy stingy(std::int64_t topk, Choice choice) {
   AttentionPolicy policy;
@@ -100,19 +96,6 @@ TEST(StingyPositions, of_random_layers_give_one_result_on_any_ranks_near_the_ora
   }
 }
 
-AttentionProblem small_problem() {
-  AttentionProblem problem;
-  problem.tokens = 150;
-  problem.heads = 4;
-  problem.kv_heads = 2;
-  problem.head_dim = 32;
-  problem.chunk_size = 8;
-  problem.dtype = DType::kFloat32;
-  problem.scale = 0.2f;
-  problem.landmark_slots = true;
-  return problem;
-}
-
 PositionEncoding rope() {
   PositionEncoding encoding;
   encoding.kind = PositionKind::kRope;
@@ -122,7 +105,7 @@ PositionEncoding rope() {
 // Nothing moves in a cache with room for all: the bits of plain landmark attention.
 TEST(StingyPositions, of_a_cache_with_room_for_all_are_the_true_ones) {
   for (const Choice choice : kChoices) {
-    const TestLayer layer = random_layer(small_problem(), stingy(18, choice), 51);
+    const TestLayer layer = random_layer(small_problem(true), stingy(18, choice), 51);
     TestLayer plain = layer;
     plain.policy.landmark_positions = LandmarkPositions::kTrue;
     const GatheredResult got = same_on_any_ranks(layer, kBudget, rope());
@@ -132,7 +115,7 @@ TEST(StingyPositions, of_a_cache_with_room_for_all_are_the_true_ones) {
     EXPECT_EQ(got.chunks, want.chunks);
   }
   // With room for 16 rows that have more chunks before theirs differ: with 18 two landmarks share a position.
-  const TestLayer layer = random_layer(small_problem(), stingy(16, Choice::kHead), 51);
+  const TestLayer layer = random_layer(small_problem(true), stingy(16, Choice::kHead), 51);
   TestLayer plain = layer;
   plain.policy.landmark_positions = LandmarkPositions::kTrue;
   const std::vector<float> got = same_on_any_ranks(layer, kBudget, rope()).lse;
@@ -158,7 +141,7 @@ TestLayer rotated_by_slots(TestLayer layer) {
 // current one are where they were, and the old chunk is met as if it stood right before them.
 TEST(StingyPositions, meet_an_old_chunk_as_if_it_stood_before_the_last_ones) {
   constexpr std::int64_t kSlots = 8, kOld = 2, kTopk = 3, kHeads = 8, kTokens = 20 * kSlots, kShort = 5 * kSlots;
-  AttentionProblem problem = small_problem();
+  AttentionProblem problem = small_problem(true);
   problem.heads = kHeads;
   problem.kv_heads = 1;
   problem.tokens = kTokens;
@@ -190,46 +173,30 @@ TEST(StingyPositions, meet_an_old_chunk_as_if_it_stood_before_the_last_ones) {
   EXPECT_GT(compared, 8);
 }
 
-template <class Ask>
-void expect_refusal(Ask&& ask, const std::string& want) {
-  try {
-    ask();
-    ADD_FAILURE() << "accepted, not: " << want;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    EXPECT_EQ(std::string(error.what()), want);
-  }
-}
-
 TEST(StingyPositions, are_refused_without_rotation_by_snapshots_and_by_decode) {
   const AttentionPolicy policy = stingy(3, Choice::kGroup);
-  const TestLayer layer = random_layer(small_problem(), policy, 53);
+  const TestLayer layer = random_layer(small_problem(true), policy, 53);
   comm::run_thread_ranks(1, [&](comm::Communicator& communicator) {
-    expect_refusal(
-        [&] { run_prefill(communicator, comm::TransportChoice::kAuto, layer, partition::Balance::kContiguous, {}); },
-        "landmark_positions = stingy needs queries and keys that rotate");
+    EXPECT_EQ(refusal_of([&] {
+                run_prefill(communicator, comm::TransportChoice::kAuto, layer, partition::Balance::kContiguous, {});
+              }),
+              "landmark_positions = stingy needs queries and keys that rotate");
     comm::LoopbackTransport transport(communicator);
     const runtime::KeptShape shape{0, layer.problem, policy};
-    expect_refusal([&] { runtime::KeptLayer(communicator, transport, shape, 1); },
-                   "scorer = landmark does not go with decode; limit: hils, mean, oracle");
+    EXPECT_EQ(refusal_of([&] { runtime::KeptLayer(communicator, transport, shape, 1); }),
+              "scorer = landmark does not go with decode; limit: hils, mean, oracle");
   });
-  expect_refusal([&] { kvstore::snapshot_bytes(layer.problem, policy, kvstore::BlockFormat::kAsInput); },
-                 "scorer = landmark does not go with a snapshot; limit: hils, mean, oracle");
+  EXPECT_EQ(refusal_of([&] { kvstore::snapshot_bytes(layer.problem, policy, kvstore::BlockFormat::kAsInput); }),
+            "scorer = landmark does not go with a snapshot; limit: hils, mean, oracle");
 }
 
 // By hand: 19 chunks of 2 heads of 32 floats and a bias each, packed and as a list; of 8192 rows 4 heads of 32 floats,
 // and lists of 4 heads with 3 candidates of 8 bytes and a sum of 24.
 TEST(StingyPositions, memory_counts_what_is_turned) {
-  const runtime::MemoryPlan plan =
-      runtime::plan_memory(small_problem(), stingy(3, Choice::kHead), {1, 150, 19}, false, runtime::Merge::kScores, {});
-  const auto bytes_of = [&](std::string_view name) {
-    for (const runtime::MemoryItem& item : plan.items) {
-      if (item.name == name) return item.bytes;
-    }
-    return std::int64_t{-1};
-  };
-  EXPECT_EQ(bytes_of("turned landmarks"), 2 * 19 * 2 * 33 * 4);
-  EXPECT_EQ(bytes_of("turned queries"), 8192 * (4 * 32 * 4 + 4 * (3 * 8 + 24)));
+  const runtime::MemoryPlan plan = runtime::plan_memory(small_problem(true), stingy(3, Choice::kHead), {1, 150, 19},
+                                                        false, runtime::Merge::kScores, {});
+  EXPECT_EQ(item_bytes(plan, "turned landmarks"), 2 * 19 * 2 * 33 * 4);
+  EXPECT_EQ(item_bytes(plan, "turned queries"), 8192 * (4 * 32 * 4 + 4 * (3 * 8 + 24)));
 }
 
 }  // namespace

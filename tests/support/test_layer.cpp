@@ -19,9 +19,7 @@ std::vector<std::byte> random_rows(std::int64_t tokens, std::int64_t width, DTyp
   for (std::int64_t i = period * width; period > 0 && i < tokens * width; ++i) {
     values[static_cast<std::size_t>(i)] = values[static_cast<std::size_t>(i - period * width)];
   }
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(dtype)));
-  narrow(values.data(), dtype, static_cast<std::int64_t>(values.size()), bytes.data());
-  return bytes;
+  return stored(values, dtype);
 }
 
 // Copies the rows of a shard out of a tensor of the whole sequence.
@@ -76,6 +74,25 @@ std::vector<TokenId> TestLayer::tokens() const {
   std::vector<TokenId> tokens;
   for (std::int64_t token = 0; token < problem.tokens; ++token) tokens.emplace_back(token);
   return tokens;
+}
+
+AttentionProblem problem_of(std::int64_t tokens, std::int64_t chunk_size, std::int64_t heads, std::int64_t kv_heads,
+                            std::int64_t head_dim, DType dtype) {
+  AttentionProblem problem;
+  problem.tokens = tokens;
+  problem.heads = heads;
+  problem.kv_heads = kv_heads;
+  problem.head_dim = head_dim;
+  problem.chunk_size = chunk_size;
+  problem.dtype = dtype;
+  problem.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  return problem;
+}
+
+std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(dtype)));
+  narrow(values.data(), dtype, std::ssize(values), bytes.data());
+  return bytes;
 }
 
 TestLayer random_layer(const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed, bool tied) {

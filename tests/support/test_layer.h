@@ -30,6 +30,13 @@ struct TestLayer {
   std::vector<TokenId> tokens() const;
 };
 
+// The usual scale, 1 / sqrt(d).
+AttentionProblem problem_of(std::int64_t tokens, std::int64_t chunk_size, std::int64_t heads, std::int64_t kv_heads,
+                            std::int64_t head_dim, DType dtype);
+
+// Values as a tensor of a layer holds them.
+std::vector<std::byte> stored(const std::vector<float>& values, DType dtype = DType::kFloat32);
+
 // N(0, 1) values. With `tied`, keys repeat every few chunks and queries every few tokens, so that scores tie exactly.
 TestLayer random_layer(const AttentionProblem& problem, const AttentionPolicy& policy, std::uint64_t seed,
                        bool tied = false);
