@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/backward_command.h"
-#include "cluster/backward_options.h"
-#include "cluster/decode_command.h"
-#include "cluster/decode_options.h"
-#include "cluster/error_line.h"
-#include "cluster/inspect_command.h"
-#include "cluster/inspect_options.h"
-#include "cluster/option_layers.h"
-#include "cluster/policies_command.h"
-#include "cluster/prefill_command.h"
-#include "cluster/prefill_options.h"
+#include "cluster/backward/backward_command.h"
+#include "cluster/backward/backward_options.h"
+#include "cluster/decode/decode_command.h"
+#include "cluster/decode/decode_options.h"
+#include "cluster/inspect/inspect_command.h"
+#include "cluster/inspect/inspect_options.h"
+#include "cluster/job/error_line.h"
+#include "cluster/options/option_layers.h"
+#include "cluster/prefill/policies_command.h"
+#include "cluster/prefill/prefill_command.h"
+#include "cluster/prefill/prefill_options.h"
 #include "core/error.h"
 
 namespace {

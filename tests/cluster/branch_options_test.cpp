@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cluster/controller_file.h"
-#include "cluster/prefill_options.h"
+#include "cluster/prefill/controller_file.h"
+#include "cluster/prefill/prefill_options.h"
 #include "comm/thread_ranks.h"
 #include "core/error.h"
 #include "tests/kvstore/temporary_folder.h"

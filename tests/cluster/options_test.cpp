@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cluster/decode_options.h"
-#include "cluster/option_layers.h"
-#include "cluster/prefill_options.h"
+#include "cluster/decode/decode_options.h"
+#include "cluster/options/option_layers.h"
+#include "cluster/prefill/prefill_options.h"
 #include "core/error.h"
 #include "kvstore/prefix_hash.h"
 #include "tests/kvstore/temporary_folder.h"

@@ -1,5 +1,5 @@
 // --policy: what each policy makes of its options, and that it refuses those it does not honour.
-#include "cluster/policy_options.h"
+#include "cluster/prefill/policy_options.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cluster/policy_table.h"
-#include "cluster/prefill_options.h"
+#include "cluster/prefill/policy_table.h"
+#include "cluster/prefill/prefill_options.h"
 #include "core/error.h"
 
 namespace ringmark::cluster {

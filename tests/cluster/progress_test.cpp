@@ -1,5 +1,5 @@
 // Progress against a clock and a screen of the test's own.
-#include "cluster/progress.h"
+#include "cluster/job/progress.h"
 
 #include <gtest/gtest.h>
 

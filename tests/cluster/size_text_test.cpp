@@ -1,4 +1,4 @@
-#include "cluster/size_text.h"
+#include "cluster/options/size_text.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cluster/option_layers.h"
+#include "cluster/options/option_layers.h"
 #include "tests/fuzz/refusal.h"
 
 using ringmark::cluster::OptionValues;

@@ -1,0 +1,12 @@
+// ringmark prefill --policy logo: LoGo of one layer.
+#pragma once
+
+#include "cluster/prefill/prefill_options.h"
+#include "comm/communicator.h"
+
+namespace ringmark::cluster {
+
+// Collective.
+void run_logo(const PrefillOptions& options, comm::Communicator& ranks);
+
+}  // namespace ringmark::cluster
