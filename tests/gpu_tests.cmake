@@ -14,8 +14,8 @@ endfunction()
 add_gpu_test(cuda_kernels_test LINK ringmark::kernels_cuda OpenMP::OpenMP_CXX SOURCES
   kernels/cuda/blocks_test.cpp kernels/cuda/few_attend_test.cpp kernels/cuda/hopper_attend_test.cpp kernels/cuda/hopper_score_test.cpp
   kernels/cuda/landmarks_test.cpp kernels/cuda/merge_test.cpp kernels/cuda/mma_attend_test.cpp
-  kernels/cuda/mma_score_test.cpp kernels/cuda/plan_unions_test.cpp kernels/cuda/score_exactly_test.cpp
-  kernels/cuda/settle_choices_test.cpp kernels/cuda/simt_attend_test.cpp)
+  kernels/cuda/mma_score_test.cpp kernels/cuda/plan_unions_test.cpp kernels/cuda/row_geometry_test.cpp
+  kernels/cuda/score_exactly_test.cpp kernels/cuda/settle_choices_test.cpp kernels/cuda/simt_attend_test.cpp)
 add_gpu_test(cuda_transport_test LINK ringmark::comm_cuda SOURCES comm/cuda_transport_test.cpp)
 if(RINGMARK_HAS_CUDNN)
   add_gpu_test(cudnn_test LINK ringmark::kernels_cudnn SOURCES kernels/cuda/cudnn_dense_test.cpp)

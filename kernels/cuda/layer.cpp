@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <string>
 
 #include "core/error.h"
@@ -32,33 +33,61 @@ LayerShape LayerShape::of(const AttentionProblem& problem, const AttentionPolicy
   return shape;
 }
 
-void fill_row_geometry(const partition::SequenceGrid& grid, std::span<const TokenId> tokens, RowGeometry* rows) {
+namespace {
+
+RowGeometry geometry_of(const partition::SequenceGrid& grid, TokenId token) {
   const auto index = [](ChunkId chunk) { return static_cast<std::int32_t>(chunk.value()); };
-  // A few rows are done sooner than a team of threads is awake.
-#pragma omp parallel for schedule(static) if (tokens.size() > 1024)
-  for (std::size_t n = 0; n < tokens.size(); ++n) {
-    const TokenId token = tokens[n];
-    const ChunkId chunk = grid.chunk_of(token);
-    const Range<TokenId> sinks = grid.sinks_of(token);
-    const Range<ChunkId> eligible = grid.eligible(token);
-    RowGeometry row;
-    row.chunk = index(chunk);
-    row.visible = static_cast<std::int32_t>(token - grid.tokens_of(chunk).begin + 1);
-    row.window_first = index(grid.chunk_of(grid.window_of(token).begin));
-    if (!sinks.empty()) {
-      row.sink_first = index(grid.chunk_of(sinks.begin));
-      row.sink_last = index(grid.chunk_of(sinks.end - 1)) + 1;
-    }
-    row.eligible_first = index(eligible.begin);
-    row.eligible_end = index(eligible.end);
-    rows[n] = row;
+  const ChunkId chunk = grid.chunk_of(token);
+  const Range<TokenId> sinks = grid.sinks_of(token);
+  const Range<ChunkId> eligible = grid.eligible(token);
+  RowGeometry row;
+  row.chunk = index(chunk);
+  row.visible = static_cast<std::int32_t>(token - grid.tokens_of(chunk).begin + 1);
+  row.window_first = index(grid.chunk_of(grid.window_of(token).begin));
+  if (!sinks.empty()) {
+    row.sink_first = index(grid.chunk_of(sinks.begin));
+    row.sink_last = index(grid.chunk_of(sinks.end - 1)) + 1;
   }
+  row.eligible_first = index(eligible.begin);
+  row.eligible_end = index(eligible.end);
+  return row;
 }
 
+// Of rows of one chunk.
+bool differ_in_visible_alone(const RowGeometry& a, RowGeometry b) {
+  b.visible = a.visible;
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+}  // namespace
+
 std::vector<RowGeometry> row_geometry(const partition::SequenceGrid& grid, std::span<const TokenId> tokens) {
-  std::vector<RowGeometry> rows(tokens.size());
-  fill_row_geometry(grid, tokens, rows.data());
+  std::vector<RowGeometry> rows;
+  rows.reserve(tokens.size());
+  for (const TokenId token : tokens) rows.push_back(geometry_of(grid, token));
   return rows;
+}
+
+// Within a chunk no bound falls from one row to the next, so rows between two of equal geometry have it too.
+std::vector<RowRun> row_runs(const partition::SequenceGrid& grid, const partition::Layout& layout, RankId rank) {
+  std::vector<RowRun> runs;
+  for (const ChunkId chunk : layout.chunks_of(rank)) {
+    if (!layout.has_rows(chunk)) continue;
+    const Range<TokenId> tokens = grid.tokens_of(chunk);
+    for (TokenId token = tokens.begin; token < tokens.end;) {
+      const RowGeometry first = geometry_of(grid, token);
+      TokenId like_first = token, other = tokens.end;  // the last known to be, the first known not to be
+      while (other - like_first > 1) {
+        // The end of the chunk first: most runs reach it.
+        const TokenId middle =
+            like_first == token && other == tokens.end ? other - 1 : like_first + (other - like_first) / 2;
+        (differ_in_visible_alone(first, geometry_of(grid, middle)) ? like_first : other) = middle;
+      }
+      runs.push_back({first, layout.first_row(chunk) + (token - tokens.begin), other - token});
+      token = other;
+    }
+  }
+  return runs;
 }
 
 std::vector<ChunkGeometry> chunk_geometry(const partition::SequenceGrid& grid, const AttentionPolicy& policy) {

@@ -53,16 +53,10 @@ std::vector<std::uint32_t> mark(const kernels::cuda::LayerShape& shape, std::int
   return bits;
 }
 
-// The bits of so many groups at a time become those of one.
-std::vector<std::uint32_t> join_groups(const std::vector<std::uint32_t>& marks, std::size_t words,
-                                       std::size_t together) {
-  const std::size_t groups = marks.size() / words;
-  std::vector<std::uint32_t> joined((groups + together - 1) / together * words, 0);
-  for (std::size_t group = 0; group < groups; ++group) {
-    const std::uint32_t* from = marks.data() + group * words;
-    std::uint32_t* to = joined.data() + group / together * words;
-    for (std::size_t word = 0; word < words; ++word) to[word] |= from[word];
-  }
+// What any of the groups needs.
+std::vector<std::uint32_t> join_groups(const std::vector<std::uint32_t>& marks, std::size_t words) {
+  std::vector<std::uint32_t> joined(words, 0);
+  for (std::size_t n = 0; n < marks.size(); ++n) joined[n % words] |= marks[n];
   return joined;
 }
 
@@ -84,31 +78,31 @@ FetchPlan plan_by_groups(const AttentionProblem& problem, const partition::Layou
 ChosenFetch plan_chosen_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank,
                               const kernels::cuda::LayerShape& shape, std::int64_t rows, Fetch asked,
                               std::int64_t budget, Workspace& workspace) {
-  const auto words = static_cast<std::size_t>(NeededBlocks::words_of(shape));
-  std::vector<std::uint32_t> marks = mark(shape, rows, kMostGroupRows, workspace);
-  const std::size_t all_groups = std::max<std::size_t>(1, marks.size() / words);
+  // Groups as long as a wave first: where there is room for all that was chosen, no wave is cut, and what it needs is
+  // all that the plan has to know.
+  const std::int64_t wave = std::max(kShortestWave, (rows + kWavesWithRoom - 1) / kWavesWithRoom);
+  ChosenFetch fetch;
+  fetch.group_rows = (wave + kMostGroupRows - 1) / kMostGroupRows * kMostGroupRows;
+  std::vector<std::uint32_t> marks = mark(shape, rows, fetch.group_rows, workspace);
   std::vector<BlockId> chosen;
-  list_blocks(join_groups(marks, words, all_groups), problem.kv_heads, chosen);
+  list_blocks(join_groups(marks, static_cast<std::size_t>(NeededBlocks::words_of(shape))), problem.kv_heads, chosen);
   const auto remote = std::count_if(chosen.begin(), chosen.end(),
                                     [&](const BlockId& block) { return layout.owner(block.chunk) != rank; });
   const std::int64_t block_bytes = kernels::BlockShape::of(problem).bytes();
   const auto own = static_cast<std::int64_t>(layout.chunks_of(rank).size());
   const std::int64_t remote_bytes = (shape.chunk_count - own) * problem.kv_heads * block_bytes;
 
-  ChosenFetch fetch{choose_fetch(asked, remote * block_bytes, remote_bytes, budget), {}, kMostGroupRows};
+  fetch.decision = choose_fetch(asked, remote * block_bytes, remote_bytes, budget);
   if (fetch.decision.fetch == Fetch::kStream) {
     // One wave that nothing evicts: it may use the whole budget.
-    const std::int64_t groups = (rows + kMostGroupRows - 1) / kMostGroupRows;
+    const std::int64_t groups = (rows + fetch.group_rows - 1) / fetch.group_rows;
     fetch.plan = plan_fetch(problem, layout, rank, {0, groups}, everything(shape.chunk_count, problem.kv_heads),
                             2 * budget, groups);
     return fetch;
   }
-  if (2 * remote * block_bytes <= budget) {
-    // No wave is cut for want of room: needs by wave are as good as by group, and far fewer.
-    const std::int64_t wave = std::max(kShortestWave, (rows + kWavesWithRoom - 1) / kWavesWithRoom);
-    const std::int64_t together = (wave + kMostGroupRows - 1) / kMostGroupRows;
-    marks = join_groups(marks, words, static_cast<std::size_t>(together));
-    fetch.group_rows *= together;
+  if (2 * remote * block_bytes > budget) {
+    fetch.group_rows = kMostGroupRows;
+    marks = mark(shape, rows, fetch.group_rows, workspace);
   }
   while (true) {
     try {
@@ -116,7 +110,7 @@ ChosenFetch plan_chosen_fetch(const AttentionProblem& problem, const partition::
       return fetch;
     } catch (const Error& error) {
       const std::int64_t fewer = fetch.group_rows / 32;
-      const bool marks_fit = fewer > 0 && rows / fewer * static_cast<std::int64_t>(words) * 4 <= kMostMarkBytes;
+      const bool marks_fit = fewer > 0 && rows / fewer * NeededBlocks::words_of(shape) * 4 <= kMostMarkBytes;
       if (error.code() != ExitCode::kBadInput || !marks_fit) throw;
       fetch.group_rows = fewer;
       marks = mark(shape, rows, fewer, workspace);

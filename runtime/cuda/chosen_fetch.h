@@ -17,9 +17,9 @@ struct ChosenFetch {
   std::int64_t group_rows = 1;  // the plan counts in groups of so many rows, whose needs are known together
 };
 
-// Plans for workspace.selection, [rows, Hkv, K]: by groups of 1024 rows, of fewer where the budget is too small for
-// what such a group needs, of more where it is large enough for everything. Throws Error(kBadInput) naming fetch-mib
-// when it is too small for one row. Waits for the stream.
+// Plans for workspace.selection, [rows, Hkv, K]: by groups as long as a wave where the budget is large enough for
+// everything, else of 1024 rows, and of fewer where it is too small for what such a group needs. Throws
+// Error(kBadInput) naming fetch-mib when it is too small for one row. Waits for the stream.
 ChosenFetch plan_chosen_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank,
                               const kernels::cuda::LayerShape& shape, std::int64_t rows, Fetch asked,
                               std::int64_t budget, Workspace& workspace);

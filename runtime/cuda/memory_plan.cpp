@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/row_geometry.h"
 #include "kernels/cuda/score.h"
 #include "kernels/score_chunks.h"
 #include "kvstore/block_store.h"
@@ -19,6 +20,10 @@ using kernels::cuda::Path;
 
 // The driver's context, code and stacks.
 constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;
+
+// Bounds that move within a chunk: those of its window and of what is eligible, together, and both of the sinks.
+constexpr std::int64_t kRunsOfAChunk = 4;
+constexpr auto kRunBytes = static_cast<std::int64_t>(sizeof(kernels::cuda::RowRun));
 
 std::int64_t exact_list_bytes(const AttentionProblem& problem, const AttentionPolicy& policy, std::int64_t pairs) {
   return pairs * (problem.group() * (policy.topk * static_cast<std::int64_t>(sizeof(kernels::Candidate)) +
@@ -39,7 +44,8 @@ MemoryPlan plan_device_memory(const AttentionProblem& problem, const AttentionPo
       {"keys and values as read", 2 * rows * problem.kv_heads * problem.head_dim * element},
       {"blocks", kvstore::BlockStore::bytes_of(problem, shard.chunks)},
       {"output", rows * heads * (problem.head_dim + 1) * 4},
-      {"geometry and addresses", rows * 40 + chunks * (16 + 8 * problem.kv_heads) + shard.chunks * 25},
+      {"geometry and addresses",
+       rows * 40 + chunks * (16 + 8 * problem.kv_heads) + shard.chunks * (25 + kRunsOfAChunk * kRunBytes)},
       {"context", kContextBytes},
   };
   if (shard.ranks > 1) {

@@ -53,7 +53,6 @@ class Prefill {
         workspace_(workspace),
         progress_(progress),
         grid_(problem, policy),
-        tokens_(layout.tokens_of(rank_)),
         shape_(kernels::cuda::LayerShape::of(problem, policy, grid_)),
         path_(kernels::cuda::resolve_path(options.path, shape_)),
         table_(kernels::BlockShape::of(problem), grid_.chunk_count(), problem.kv_heads),
@@ -89,21 +88,21 @@ class Prefill {
 
   void upload_geometry() {
     const auto span = result_.clock.time("plan");
-    const std::int64_t bytes = rows() * static_cast<std::int64_t>(sizeof(kernels::cuda::RowGeometry));
-    const std::span row_geometry(reinterpret_cast<kernels::cuda::RowGeometry*>(workspace_.host_rows.reserve(bytes)),
-                                 tokens_.size());
-    kernels::cuda::fill_row_geometry(grid_, tokens_, row_geometry.data());
+    const std::vector<kernels::cuda::RowRun> runs = kernels::cuda::row_runs(grid_, layout_, rank_);
+    const auto run_count = static_cast<std::int64_t>(runs.size());
     chunk_geometry_ = kernels::cuda::chunk_geometry(grid_, policy_);
     geometry_ = {Workspace::reserve(workspace_.rows, rows()),
                  Workspace::reserve(workspace_.chunks, grid_.chunk_count()), rows()};
-    workspace_.rows.upload(row_geometry.data(), rows(), stream());
+    const kernels::cuda::RowRun* device_runs = Workspace::reserve(workspace_.row_runs, run_count);
+    workspace_.row_runs.upload(runs.data(), run_count, stream());
     workspace_.chunks.upload(chunk_geometry_.data(), grid_.chunk_count(), stream());
     Workspace::reserve(workspace_.block_table, grid_.chunk_count() * problem_.kv_heads);
     Workspace::reserve(workspace_.record_table, grid_.chunk_count());
     workspace_.stream.wait();  // the host arrays go away
-    for (const auto& row : row_geometry) {
-      const std::int64_t eligible = row.eligible_end - row.eligible_first;
-      result_.chosen += problem_.kv_heads * std::min<std::int64_t>(eligible, shape_.topk);
+    kernels::cuda::expand_row_runs(device_runs, run_count, workspace_.rows.data(), stream());
+    for (const auto& run : runs) {
+      const std::int64_t eligible = run.first.eligible_end - run.first.eligible_first;
+      result_.chosen += run.rows * problem_.kv_heads * std::min<std::int64_t>(eligible, shape_.topk);
     }
   }
 
@@ -152,7 +151,7 @@ class Prefill {
     WindowFetch fetch{{{{{0, 1}, {}}}, 0, 0}, rows()};
     if (!alone()) {
       const auto span = result_.clock.time("plan");
-      fetch = plan_window_fetch(problem_, grid_, layout_, rank_, tokens_, options_.fetch_budget);
+      fetch = plan_window_fetch(problem_, grid_, layout_, rank_, options_.fetch_budget);
     }
     in_waves("window", fetch.plan, fetch.group_rows, [&](RowRange rows) {
       kernels::cuda::attend_window(path_, shape_, geometry_, blocks(), shard_.q.data(), rows, workspace_.out.data(),
@@ -188,7 +187,8 @@ class Prefill {
     workspace_.lse.download(lse.data(), static_cast<std::int64_t>(lse.size()), stream());
     workspace_.stream.wait();
     const RowsView queries = policy_.scorer == Scorer::kHils ? host_->retrieval_queries() : host_->queries();
-    const SelectorInput input{problem_, policy_, grid_, layout_, tokens_, queries, lse, 1};
+    const std::vector<TokenId> tokens = layout_.tokens_of(rank_);
+    const SelectorInput input{problem_, policy_, grid_, layout_, tokens, queries, lse, 1};
     result_.bytes_merged += received_bytes(input, rank_, Merge::kScores);
     kernels::Selection selection(rows(), problem_.kv_heads, policy_.topk);
     merge_scores(communicator_, input, exact_scorer(shape_, grid_, workspace_), selection, progress_);
@@ -304,7 +304,6 @@ class Prefill {
   Workspace& workspace_;
   ProgressSink& progress_;
   SequenceGrid grid_;
-  std::vector<TokenId> tokens_;
   kernels::cuda::LayerShape shape_;
   Path path_;
   kernels::BlockTable table_;

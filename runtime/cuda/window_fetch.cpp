@@ -33,9 +33,8 @@ std::vector<ChunkId> remote_chunks(const partition::SequenceGrid& grid, const pa
 }  // namespace
 
 WindowFetch plan_window_fetch(const AttentionProblem& problem, const partition::SequenceGrid& grid,
-                              const partition::Layout& layout, RankId rank, const std::vector<TokenId>& tokens,
-                              std::int64_t budget) {
-  const auto rows = static_cast<std::int64_t>(tokens.size());
+                              const partition::Layout& layout, RankId rank, std::int64_t budget) {
+  const std::int64_t rows = layout.token_count(rank);
   const std::vector<ChunkId> remote = remote_chunks(grid, layout, rank);
   const std::int64_t bytes =
       static_cast<std::int64_t>(remote.size()) * problem.kv_heads * kernels::BlockShape::of(problem).bytes();
@@ -48,6 +47,7 @@ WindowFetch plan_window_fetch(const AttentionProblem& problem, const partition::
     };
     return {plan_fetch(problem, layout, rank, {0, 1}, all, budget), rows};
   }
+  const std::vector<TokenId> tokens = layout.tokens_of(rank);
   return {plan_fetch(problem, layout, rank, {0, rows}, window_needs(problem, grid, tokens), budget), 1};
 }
 

@@ -18,10 +18,8 @@ struct WindowFetch {
 };
 
 // In one wave for all rows where that moves little, as it does where the chunks of a rank lie side by side; otherwise
-// row by row. `tokens`: of the rows. Throws Error(kBadInput) naming fetch-mib when the budget is too
-// small for one row.
+// row by row. Throws Error(kBadInput) naming fetch-mib when the budget is too small for one row.
 WindowFetch plan_window_fetch(const AttentionProblem& problem, const partition::SequenceGrid& grid,
-                              const partition::Layout& layout, RankId rank, const std::vector<TokenId>& tokens,
-                              std::int64_t budget);
+                              const partition::Layout& layout, RankId rank, std::int64_t budget);
 
 }  // namespace ringmark::runtime::cuda

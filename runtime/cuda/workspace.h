@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "core/cuda/buffer.h"
-#include "core/cuda/pinned.h"
 #include "core/cuda/stream.h"
 #include "kernels/cuda/attend.h"
+#include "kernels/cuda/row_geometry.h"
 #include "kernels/cuda/score.h"
 
 namespace ringmark::runtime::cuda {
@@ -35,8 +35,8 @@ struct Workspace {
   Buffer<std::int32_t> selection;  // [rows, Hkv, K]
 
   // Geometry and addresses.
-  ringmark::cuda::PinnedBytes host_rows;  // of `rows`, on their way: fresh memory would cost more than filling it
   Buffer<kernels::cuda::RowGeometry> rows;
+  Buffer<kernels::cuda::RowRun> row_runs;
   Buffer<kernels::cuda::ChunkGeometry> chunks;
   Buffer<std::int64_t> tokens;
   Buffer<const std::byte*> block_table;  // [chunks, Hkv]

@@ -36,7 +36,7 @@ TEST(WindowFetch, zigzag_reads_the_chunk_before_its_second_half) {
   const AttentionPolicy policy{9, 2, 0, Scorer::kHils};
   const partition::SequenceGrid grid(problem, policy);
   const auto layout = partition::make_layout(grid, 2, Balance::kZigzag);
-  const WindowFetch fetch = plan_window_fetch(problem, grid, layout, RankId(0), layout.tokens_of(RankId(0)), kRoom);
+  const WindowFetch fetch = plan_window_fetch(problem, grid, layout, RankId(0), kRoom);
   EXPECT_EQ(fetch.group_rows, 32);
   ASSERT_EQ(fetch.plan.waves.size(), 1u);
   EXPECT_EQ(blocks_of(fetch.plan), (std::set<BlockId>{{ChunkId(5), 0}, {ChunkId(5), 1}}));
@@ -59,7 +59,7 @@ TEST(WindowFetch, reads_what_the_rows_need_one_by_one) {
             const auto rows = static_cast<std::int64_t>(tokens.size());
             const FetchPlan by_rows =
                 plan_fetch(problem, layout, rank, {0, rows}, window_needs(problem, grid, tokens), kRoom);
-            const WindowFetch fetch = plan_window_fetch(problem, grid, layout, rank, tokens, kRoom);
+            const WindowFetch fetch = plan_window_fetch(problem, grid, layout, rank, kRoom);
             EXPECT_EQ(blocks_of(fetch.plan), blocks_of(by_rows)) << ranks << " ranks, rank " << rank.value();
             EXPECT_EQ(fetch.plan.blocks, by_rows.blocks);
           }
@@ -75,9 +75,8 @@ TEST(WindowFetch, goes_row_by_row_where_room_is_short) {
   const AttentionPolicy policy{9, 2, 0, Scorer::kHils};
   const partition::SequenceGrid grid(problem, policy);
   const auto layout = partition::make_layout(grid, 2, Balance::kRotate);
-  const std::vector<TokenId> tokens = layout.tokens_of(RankId(1));
   const std::int64_t budget = 8 * kernels::BlockShape::of(problem).bytes();
-  const WindowFetch fetch = plan_window_fetch(problem, grid, layout, RankId(1), tokens, budget);
+  const WindowFetch fetch = plan_window_fetch(problem, grid, layout, RankId(1), budget);
   EXPECT_EQ(fetch.group_rows, 1);
   EXPECT_GT(fetch.plan.waves.size(), 1u);
   EXPECT_LE(fetch.plan.slots, 8);
