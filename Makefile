@@ -4,15 +4,16 @@
 BUILD := build
 JOBS := $(shell nproc)
 PACKAGES := g++ cmake ninja-build ccache openmpi-bin libopenmpi-dev libboost-program-options-dev libfmt-dev \
-            nlohmann-json3-dev libssl-dev libucx-dev libgtest-dev libopenblas-dev pkg-config clang \
-            libclang-rt-14-dev clang-format clang-tidy python3 python3-numpy
+            nlohmann-json3-dev libspdlog-dev libssl-dev libucx-dev libhwloc-dev libsimgrid-dev libgtest-dev \
+            libopenblas-dev pkg-config clang libclang-rt-14-dev clang-format clang-tidy python3 python3-numpy gnuplot-nox \
+            slurm-wlm munge iproute2 shellcheck chromium
 
 # mpirun refuses root without these; more ranks than cores is normal on a workstation.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
 
-.PHONY: build demo test test-full bench gpu-check lint format packages clean
+.PHONY: build demo test test-full test-cluster bench gpu-check lint format packages clean
 
 build: packages
 	@cmake --preset release > $(BUILD).configure.log 2>&1 || { cat $(BUILD).configure.log; exit 1; }
@@ -33,6 +34,10 @@ test: all
 
 test-full: test
 	ctest --preset full
+
+# What brings up a Slurm cluster on this machine; as root.
+test-cluster: all
+	ctest --preset cluster
 
 bench: all
 	@bench/run.sh $(BUILD)

@@ -37,16 +37,13 @@ constexpr std::string_view kHelp =
   mpirun -n 4 ringmark prefill --input layer.safetensors --output result.safetensors
 
 Commands:
-  prefill      attention of one layer over one long sequence, sharded over ranks;
-               its options: ringmark prefill --help
-  decode       attention of new tokens over kept, sharded K and V: prefill --snapshot keeps them;
-               its options: ringmark decode --help
-  backward     gradients of one layer's q, k and v from the gradient of its output;
-               its options: ringmark backward --help
-  inspect      what is in a snapshot of kept K and V, or in a safetensors file, and whether it is whole;
-               its options: ringmark inspect --help
-  policies     which keys a query attends to under each policy of prefill: paper, formula, options;
-               its options: ringmark policies --help
+  prefill      attention of one layer over one long sequence, sharded over ranks
+  decode       attention of new tokens over kept, sharded K and V: prefill --snapshot keeps them
+  backward     gradients of one layer's q, k and v from the gradient of its output
+  policies     which keys a query attends to under each policy of prefill: paper, formula, options
+  inspect      what is in a snapshot of kept K and V, in a safetensors file or in a folder of logs
+
+Options of a command: ringmark COMMAND --help
 
   --help       print this text
   --version    print the version
@@ -62,8 +59,8 @@ struct Command {
 constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help, run_prefill},
                                  {"decode", decode_descriptions, decode_help, run_decode},
                                  {"backward", backward_descriptions, backward_help, run_backward},
-                                 {"inspect", inspect_descriptions, inspect_help, run_inspect},
-                                 {"policies", policies_descriptions, policies_help, run_policies}};
+                                 {"policies", policies_descriptions, policies_help, run_policies},
+                                 {"inspect", inspect_descriptions, inspect_help, run_inspect}};
 
 // The variables that are for this command, or for none: these are misspelled.
 Environment environment_of(const Command& command) {

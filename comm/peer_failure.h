@@ -9,7 +9,11 @@
 
 namespace ringmark::comm {
 
-// "rank 2: stage 'landmarks': waited 5.0 s for ranks 0, 3"
+// " (layer 0, stage attend, attend wave 7)": where this thread is in its run, for the end of a line; empty when it is
+// not known.
+std::string place_text();
+
+// "rank 2: stage 'landmarks': waited 5.0 s for ranks 0, 3", and the place
 std::string waited_text(int rank, std::string_view stage, std::chrono::duration<double> waited,
                         std::span<const int> peers);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <set>
 
 #include "comm/backoff.h"
@@ -12,6 +11,7 @@
 #include "comm/deadline.h"
 #include "comm/mpi_error.h"
 #include "comm/peer_failure.h"
+#include "comm/received_bytes.h"
 #include "core/error.h"
 
 namespace ringmark::comm {
@@ -48,16 +48,22 @@ void PeerRequests::read(MPI_Win window, int peer, std::int64_t displacement, Byt
 
 void PeerRequests::wait(std::string_view stage, std::chrono::duration<double> timeout) {
   const auto begin = Deadline::Clock::now();
-  const Deadline deadline = Deadline::in(timeout);
+  Deadline deadline = Deadline::in(timeout);
   Backoff backoff;
-  std::optional<CurrentWait> current;
+  NotedWait noted;
   while (!poll(stage)) {
     const Deadline::Clock::duration waited = Deadline::Clock::now() - begin;
     if (deadline.passed()) give_up(stage, waited);
-    if (!current && waited > kNotedWait) current.emplace(stage, unfinished_peers());
+    if (noted.due()) {
+      const Unfinished late = unfinished();
+      noted.note(stage, {late.peers.begin(), late.peers.end()}, late.bytes);
+    }
     backoff.pause();
   }
   check_sizes(stage);
+  for (const Operation& operation : operations_) {
+    if (operation.kind != Kind::kSend) ReceivedBytes::add(operation.bytes);
+  }
   requests_.clear();
   operations_.clear();
   complete_ = false;
@@ -73,8 +79,8 @@ bool PeerRequests::poll(std::string_view stage) {
   for (std::size_t i = 0; code == MPI_ERR_IN_STATUS && i < statuses_.size(); ++i) {
     const int error = statuses_[i].MPI_ERROR;
     if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
-    const std::string text = fmt::format("rank {}: stage '{}': message of rank {} failed: {}", rank_, stage,
-                                         operations_[i].peer, mpi_error_text(error));
+    const std::string text = fmt::format("rank {}: stage '{}': message of rank {} failed: {}{}", rank_, stage,
+                                         operations_[i].peer, mpi_error_text(error), place_text());
     abandon();
     fail_peer(text);
   }
@@ -84,19 +90,21 @@ bool PeerRequests::poll(std::string_view stage) {
 }
 
 void PeerRequests::give_up(std::string_view stage, std::chrono::duration<double> waited) {
-  const std::vector<int> late = unfinished_peers();
+  const std::set<int> late = unfinished().peers;
   abandon();
-  fail_peer(waited_text(rank_, stage, waited, late));
+  fail_peer(waited_text(rank_, stage, waited, std::vector<int>(late.begin(), late.end())));
 }
 
-std::vector<int> PeerRequests::unfinished_peers() const {
-  std::set<int> late;
+PeerRequests::Unfinished PeerRequests::unfinished() const {
+  Unfinished late;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     int complete = 0;
     const int code = MPI_Request_get_status(requests_[i], &complete, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS || !complete) late.insert(operations_[i].peer);
+    if (code == MPI_SUCCESS && complete) continue;
+    late.peers.insert(operations_[i].peer);
+    if (operations_[i].kind != Kind::kSend) late.bytes += operations_[i].bytes;
   }
-  return {late.begin(), late.end()};
+  return late;
 }
 
 void PeerRequests::check_sizes(std::string_view stage) const {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -44,10 +45,14 @@ class PeerRequests {
     Kind kind;
     std::int64_t bytes;
   };
+  struct Unfinished {
+    std::set<int> peers;
+    std::int64_t bytes = 0;  // to be received
+  };
 
   MPI_Request* start(int peer, Kind kind, std::size_t bytes);
   [[noreturn]] void give_up(std::string_view stage, std::chrono::duration<double> waited);
-  std::vector<int> unfinished_peers() const;
+  Unfinished unfinished() const;
   void check_sizes(std::string_view stage) const;
   void abandon() noexcept;
 

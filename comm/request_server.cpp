@@ -144,7 +144,7 @@ void RequestServer::stop_listening() {
 }
 
 void RequestServer::drain_replies() {
-  const Deadline deadline = Deadline::in(kDrainTime);
+  Deadline deadline = Deadline::in(kDrainTime);
   Backoff backoff;
   while (!sending_.empty() && !deadline.passed()) {
     if (!finish_replies()) backoff.pause();

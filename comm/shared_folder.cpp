@@ -104,7 +104,7 @@ SharedFolder::SharedFolder(std::chrono::duration<double> leave_timeout)
 
 SharedFolder::~SharedFolder() {
   if (path_.empty()) return;
-  const Deadline deadline = Deadline::in(leave_timeout_);
+  Deadline deadline = Deadline::in(leave_timeout_);
   remove_unless_locked(folder_, path_);
   while (is_named(folder_, path_) && !deadline.passed()) {
     std::this_thread::sleep_for(kBetweenAttempts);

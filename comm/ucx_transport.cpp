@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <optional>
 
 #include "comm/arena.h"
 #include "comm/backoff.h"
@@ -14,6 +13,7 @@
 #include "comm/deadline.h"
 #include "comm/peer_failure.h"
 #include "comm/read_runs.h"
+#include "comm/received_bytes.h"
 #include "comm/ucx_reader.h"
 #include "core/error.h"
 
@@ -38,7 +38,10 @@ class PendingUcxReads final : public PendingReads {
     }
   }
 
-  void start(std::span<const UcxReader::Piece> pieces) { reader_->start(pieces, *owed_); }
+  void start(std::span<const UcxReader::Piece> pieces) {
+    for (const UcxReader::Piece& piece : pieces) bytes_ += static_cast<std::int64_t>(piece.destination.size());
+    reader_->start(pieces, *owed_);
+  }
 
   void wait() override {
     if (owed_ == nullptr) return;
@@ -56,25 +59,29 @@ class PendingUcxReads final : public PendingReads {
  private:
   void finish() {
     const auto begin = Deadline::Clock::now();
-    const Deadline deadline = Deadline::in(timeout_);
+    Deadline deadline = Deadline::in(timeout_);
     Backoff backoff;
-    std::optional<CurrentWait> current;
+    NotedWait noted;
     while (true) {
       if (reader_->progress(*owed_)) {
         backoff.reset();
         continue;
       }
       const std::vector<int> late = reader_->late_peers(*owed_);
-      if (late.empty()) return;
+      if (late.empty()) {
+        ReceivedBytes::add(bytes_);
+        return;
+      }
       const auto waited = Deadline::Clock::now() - begin;
       if (deadline.passed()) fail_peer(waited_text(reader_->rank(), kReading, waited, late));
-      if (!current && waited > kNotedWait) current.emplace(kReading, late);
+      if (noted.due()) noted.note(kReading, late, bytes_);
       backoff.pause();
     }
   }
 
   std::shared_ptr<UcxReader> reader_;
   std::chrono::duration<double> timeout_;
+  std::int64_t bytes_ = 0;
   std::unique_ptr<std::vector<UcxReader::Owed>> owed_;  // null when nothing is pending
 };
 

@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "comm/deadline.h"
+#include "comm/peer_failure.h"
+
 namespace ringmark::comm {
 namespace {
 
@@ -18,7 +21,8 @@ void UncancellableWait::on_overdue(Overdue overdue) { handler() = std::move(over
 
 UncancellableWait::UncancellableWait(int rank, std::string_view stage, std::chrono::duration<double> limit)
     : current_(stage, {}) {
-  if (handler()) thread_ = std::thread([this, rank, stage, limit] { watch(rank, stage, limit); });
+  if (handler())
+    thread_ = std::thread([this, rank, stage, limit, place = place_text()] { watch(rank, stage, limit, place); });
 }
 
 UncancellableWait::~UncancellableWait() {
@@ -31,11 +35,15 @@ UncancellableWait::~UncancellableWait() {
   thread_.join();
 }
 
-void UncancellableWait::watch(int rank, std::string_view stage, std::chrono::duration<double> limit) {
+void UncancellableWait::watch(int rank, std::string_view stage, std::chrono::duration<double> limit,
+                              const std::string& place) {
   std::unique_lock lock(mutex_);
-  if (changed_.wait_for(lock, limit, [this] { return done_; })) return;
-  handler()(
-      fmt::format("rank {}: stage '{}': waited {:.1f} s for other ranks, inside MPI", rank, stage, limit.count()));
+  Deadline deadline = Deadline::in(limit);
+  while (!deadline.passed()) {
+    if (changed_.wait_for(lock, Deadline::kLongestLook, [this] { return done_; })) return;
+  }
+  handler()(fmt::format("rank {}: stage '{}': waited {:.1f} s for other ranks, inside MPI{}", rank, stage,
+                        limit.count(), place));
 }
 
 }  // namespace ringmark::comm

@@ -28,7 +28,7 @@ class UncancellableWait {
   UncancellableWait& operator=(const UncancellableWait&) = delete;
 
  private:
-  void watch(int rank, std::string_view stage, std::chrono::duration<double> limit);
+  void watch(int rank, std::string_view stage, std::chrono::duration<double> limit, const std::string& place);
 
   CurrentWait current_;
   std::mutex mutex_;

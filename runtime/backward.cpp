@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "comm/current_step.h"
 #include "core/error.h"
 #include "kernels/attend_backward.h"
 #include "kernels/landmark_backward.h"
@@ -111,6 +112,7 @@ class Backward {
 
   // The gradients of these chunks' keys, and what they do to the queries of this rank.
   void run_stretch(const LandmarkTable& landmarks, LandmarkFetcher& fetcher) {
+    const comm::EnterStep entered("stretch", result_.stretches);
     count_readers();
     const Meeting meeting(communicator_, work_by_rank());
     std::vector<char> reads;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "comm/current_step.h"
 #include "runtime/wave_fetcher.h"
 
 namespace ringmark::runtime {
@@ -17,7 +19,9 @@ void BlockWaves::run(std::string_view stage, const FetchPlan& plan, std::int64_t
   };
   const std::int64_t first = done;
   progress.begin(stage, plan.waves.empty() ? 0 : plan.waves.back().rows.end - first);
+  const std::string unit = std::string(stage) + " wave";
   for (std::size_t wave = 0; wave < plan.waves.size(); ++wave) {
+    const comm::EnterStep step(unit, static_cast<std::int64_t>(wave));
     {
       const auto span = clock.time("fetch");
       if (wave == 0) start(0);

@@ -14,7 +14,6 @@
 namespace ringmark::runtime {
 namespace {
 
-// Enough waves that most of the fetch hides behind attention.
 constexpr std::int64_t kWavesWanted = 8;
 
 using Key = std::int64_t;  // chunk * kv_heads + kv_head
@@ -52,7 +51,7 @@ class Planner {
 
   // Rows in order; a wave ends before the row that would make it need more than half the arena.
   std::vector<Wave> cut_waves(RowRange rows, const RowNeeds& needs) const {
-    const std::int64_t rows_at_most = std::max(shortest_, (rows.size() + kWavesWanted - 1) / kWavesWanted);
+    const std::int64_t rows_at_most = rows_of_wave(rows.size(), shortest_);
     std::vector<Wave> waves;
     std::unordered_set<Key> wave;
     std::vector<BlockId> listed;
@@ -189,6 +188,10 @@ class Planner {
 };
 
 }  // namespace
+
+std::int64_t rows_of_wave(std::int64_t rows, std::int64_t shortest) {
+  return std::max(shortest, (rows + kWavesWanted - 1) / kWavesWanted);
+}
 
 FetchPlan plan_fetch(const AttentionProblem& problem, const partition::Layout& layout, RankId rank, RowRange rows,
                      const RowNeeds& needs, std::int64_t budget, std::int64_t shortest) {

@@ -47,6 +47,9 @@ struct FetchPlan {
 // those of the row that was asked about before, which saves the planner the work.
 using RowNeeds = std::function<bool(std::int64_t row, std::vector<BlockId>& needs)>;
 
+// Rows of a wave, unless the arena cuts it shorter: enough waves that most of the fetch hides behind attention.
+std::int64_t rows_of_wave(std::int64_t rows, std::int64_t shortest = 1024);
+
 // rows     some rows of this rank; or groups of rows, when the needs are known by group
 // budget   bytes of the arena; two consecutive waves must fit
 // shortest a wave is not cut shorter than this, unless the arena demands it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "comm/current_step.h"
 #include "core/error.h"
 #include "kernels/score_cached.h"
 #include "kernels/score_chunks.h"
@@ -98,7 +99,9 @@ class ScoresMerge {
   }
 
   std::int64_t run(Selection& selection, ProgressSink& progress) {
-    while (rows_are_left() && !stop_anywhere()) {
+    for (std::int64_t round = 0;; ++round) {
+      const comm::EnterStep step("select round", round);
+      if (!rows_are_left() || stop_anywhere()) break;
       const Visit visit = gather_queries();
       const RowRange mine = visit.rows[static_cast<std::size_t>(communicator_.rank())];
       const std::vector<CandidateLists> parts = exchange_lists(visit);

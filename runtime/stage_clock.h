@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/current_step.h"
 #include "runtime/trace.h"
 
 namespace ringmark::runtime {
@@ -18,7 +19,10 @@ class StageClock {
   // Adds the time until destruction to a stage.
   class Span {
    public:
-    Span(StageClock& clock, std::size_t stage) : clock_(clock), stage_(stage), start_us_(Trace::now_us()) {}
+    Span(StageClock& clock, std::size_t stage)
+        : clock_(clock), stage_(stage), entered_(clock.stages_[stage].first), start_us_(Trace::now_us()) {
+      if (clock_.trace_ != nullptr) clock_.trace_->begin(clock_.stages_[stage_].first);
+    }
     ~Span() {
       auto& [name, seconds] = clock_.stages_[stage_];
       const double length_us = Trace::now_us() - start_us_;
@@ -31,6 +35,7 @@ class StageClock {
    private:
     StageClock& clock_;
     std::size_t stage_;
+    comm::EnterStage entered_;
     double start_us_;
   };
 

@@ -34,7 +34,7 @@ target_link_libraries(prefill_gpu_mpi_test PRIVATE ringmark::runtime_cuda ringma
 # Decisions that need no GPU.
 add_unit_test(gpu_decisions_test LINK ringmark::runtime_cuda SOURCES
   comm/choose_device_test.cpp comm/nccl_plan_test.cpp kernels/cuda/choose_union_path_test.cpp
-  runtime/dense_hop_test.cpp runtime/window_fetch_test.cpp)
+  runtime/dense_hop_test.cpp)
 
 # The whole engine on the GPU: the tests of the CPU, word for word, by each family of kernels.
 add_gpu_test(prefill_gpu_test SOURCES runtime/prefill_thread_test.cpp)

@@ -35,14 +35,16 @@ namespace dense = runtime::dense;
 
 class BackwardCommand {
  public:
-  BackwardCommand(const BackwardOptions& options, comm::Communicator& ranks)
+  BackwardCommand(const BackwardOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
       : options_(options),
         ranks_(ranks),
+        telemetry_(telemetry),
         rank_(ranks.rank()),
         threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {}
 
   // The rows are read once for the forward and once for the backward, which both move K and V into blocks.
   void run() {
+    clock_.record_in(&telemetry_.trace());
     prepare();
     const runtime::PrefillResult forward = run_forward();
     const runtime::BackwardResult result = run_backward(forward);
@@ -63,7 +65,6 @@ class BackwardCommand {
 
   // Everything that can be refused is refused here, before anything large is allocated.
   void prepare() {
-    runtime::agree(ranks_, "check the outputs", [&] { check_run_files(options_, rank_); });
     runtime::agree(ranks_, "read the input", [&] {
       source_ = std::make_unique<LayerSource>(options_);
       policy_ = options_.exact() ? dense::whole_window(problem()) : source_->policy();
@@ -94,6 +95,7 @@ class BackwardCommand {
     backward_.gradient_budget = -least[0];
     backward_.fetch_budget = forward_.fetch_budget = dense_.fetch_budget = -least[1];
     forward_.table_budget = -least[2];
+    backward_.trace = forward_.trace = dense_.trace = &telemetry_.trace();
     backward_.threads = forward_.threads = dense_.threads = threads_;
     // Gathered keys are walked in ascending order: the bits of one rank.
     dense_.strategy = dense::Strategy::kAllGather;
@@ -130,6 +132,7 @@ class BackwardCommand {
       transport_ = comm::choose_transport(ranks_, host_transport(options_.transport),
                                           runtime::exposed_bytes(problem(), policy_, chunks), options_.spill());
     });
+    transport_ = telemetry_.observe(std::move(transport_));
     return *transport_.transport;
   }
 
@@ -137,7 +140,8 @@ class BackwardCommand {
     runtime::LayerShard shard = load();
     const auto span = clock_.time("forward");
     if (by_reference()) return runtime::reference_prefill(ranks_, problem(), policy_, *layout_, shard, threads_);
-    Progress progress(ranks_.rank(), options_.quiet);
+    Progress shown(ranks_.rank(), options_.quiet);
+    ObservedProgress progress(telemetry_.state(), shown);
     if (!options_.exact()) {
       return runtime::prefill(ranks_, choose_transport(), problem(), policy_, *layout_, shard, forward_, progress);
     }
@@ -162,7 +166,8 @@ class BackwardCommand {
       return runtime::reference_backward(ranks_, problem(), policy_, *layout_, shard, forward.selection, gradient,
                                          threads_);
     }
-    Progress progress(ranks_.rank(), options_.quiet);
+    Progress shown(ranks_.rank(), options_.quiet);
+    ObservedProgress progress(telemetry_.state(), shown);
     return runtime::backward(ranks_, choose_transport(), problem(), policy_, *layout_, shard,
                              {forward.out, forward.lse, forward.selection}, gradient, backward_, progress);
   }
@@ -211,6 +216,7 @@ class BackwardCommand {
 
   const BackwardOptions& options_;
   comm::Communicator& ranks_;
+  Telemetry& telemetry_;
   RankId rank_;
   int threads_;
   std::int64_t limit_ = 0;  // bytes this rank may hold
@@ -235,8 +241,13 @@ int run_backward(const std::vector<std::string>& arguments, const Environment& e
   } catch (const Error& error) {
     return refuse_options(error);
   }
-  return run_job({std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
-                 [&](comm::Communicator& ranks, Termination&) { BackwardCommand(*options, ranks).run(); });
+  Telemetry telemetry(*options, "backward", std::string(options->policy.name));
+  return run_job(job_options(*options, options->backend, options->transport, telemetry),
+                 [&](comm::Communicator& ranks, Termination&) {
+                   telemetry.start(ranks);
+                   BackwardCommand(*options, ranks, telemetry).run();
+                   telemetry.finish(ranks);
+                 });
 }
 
 }  // namespace ringmark::cluster

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cluster/decode/decode_options.h"
+#include "cluster/telemetry/telemetry.h"
 #include "comm/communicator.h"
 #include "runtime/decode_engine.h"
 #include "runtime/memory_plan.h"
@@ -40,8 +41,10 @@ class DecodeBackend {
 };
 
 // Collective, both.
-std::unique_ptr<DecodeBackend> make_host_decode(comm::Communicator& ranks, const DecodeOptions& options, int threads);
+std::unique_ptr<DecodeBackend> make_host_decode(comm::Communicator& ranks, const DecodeOptions& options, int threads,
+                                                Telemetry& telemetry);
 // Chooses the GPU by the local rank; two ranks on one GPU, and a rank without one, are Error(kEnvironment).
-std::unique_ptr<DecodeBackend> make_gpu_decode(comm::Communicator& ranks, const DecodeOptions& options);
+std::unique_ptr<DecodeBackend> make_gpu_decode(comm::Communicator& ranks, const DecodeOptions& options,
+                                               Telemetry& telemetry);
 
 }  // namespace ringmark::cluster

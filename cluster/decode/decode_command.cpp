@@ -32,15 +32,17 @@ constexpr std::int64_t kReadAtOnce = std::int64_t{8} << 20;  // bytes of the inp
 
 class DecodeCommand {
  public:
-  DecodeCommand(const DecodeOptions& options, comm::Communicator& ranks, Termination& termination)
+  DecodeCommand(const DecodeOptions& options, comm::Communicator& ranks, Termination& termination, Telemetry& telemetry)
       : options_(options),
         ranks_(ranks),
         termination_(termination),
+        telemetry_(telemetry),
         rank_(ranks.rank()),
         threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {}
 
   // From the start it can be told to stop: it then ends after a step, with its state kept.
   void run() {
+    clock_.record_in(&telemetry_.trace());
     termination_.accept_requests();
     prepare();
     load();
@@ -54,7 +56,6 @@ class DecodeCommand {
  private:
   // Everything that can be refused is refused here, before anything large is allocated.
   void prepare() {
-    runtime::agree(ranks_, "check the outputs", [&] { check_run_files(options_, rank_); });
     runtime::agree(ranks_, "open the snapshot",
                    [&] { snapshot_.emplace(kvstore::Snapshot::open(ranks_, options_.snapshot)); });
     runtime::agree(ranks_, "read the input", [&] {
@@ -65,8 +66,8 @@ class DecodeCommand {
       output_ = std::make_unique<runtime::DecodeOutput>(options_.output, shape_.problem, shape_.policy, *steps_);
     });
     runtime::agree(ranks_, "choose the backend", [&] {
-      backend_ = options_.backend == kernels::Backend::kCuda ? make_gpu_decode(ranks_, options_)
-                                                             : make_host_decode(ranks_, options_, threads_);
+      backend_ = options_.backend == kernels::Backend::kCuda ? make_gpu_decode(ranks_, options_, telemetry_)
+                                                             : make_host_decode(ranks_, options_, threads_, telemetry_);
     });
     runtime::agree(ranks_, "plan memory", [&] {
       check_memory();
@@ -111,7 +112,8 @@ class DecodeCommand {
   }
 
   void decode() {
-    Progress progress(ranks_.rank(), options_.quiet);
+    Progress shown(ranks_.rank(), options_.quiet);
+    ObservedProgress progress(telemetry_.state(), shown);
     next_row_ = steps_->first_new();
     progress.begin("decode", steps_->rows() - next_row_);
     while (next_row_ < steps_->rows() && !stopped_) {
@@ -126,10 +128,11 @@ class DecodeCommand {
     progress.end();
   }
 
-  void decode_rows(RowRange rows, const runtime::LayerShard& read, Progress& progress) {
+  void decode_rows(RowRange rows, const runtime::LayerShard& read, runtime::ProgressSink& progress) {
     const auto span = clock_.time("decode");
     const runtime::NewTokens all = steps_->new_tokens(rows, read);
     while (next_row_ < rows.end && !stopped_) {
+      const comm::EnterStep entered("decode step", steps_done_);
       const std::int64_t end = std::min(rows.end, next_row_ + options_.rows);
       const runtime::DecodeStep step =
           backend_->engine().step(all.slice(next_row_ - rows.begin, end - rows.begin), termination_.asked());
@@ -152,6 +155,8 @@ class DecodeCommand {
     if (!stopped_ && !(options_.save && grown)) return;
     runtime::agree(ranks_, "write the snapshot",
                    [&] { saved_ = kvstore::write_snapshot(ranks_, options_.snapshot, backend_->engine().contents()); });
+    telemetry_.event(LogLevel::kInfo, stopped_ ? "checkpoint" : "snapshot",
+                     {{"folder", options_.snapshot}, {"generation", *saved_}, {"rows", next_row_}});
   }
 
   void report() {
@@ -217,6 +222,7 @@ class DecodeCommand {
   const DecodeOptions& options_;
   comm::Communicator& ranks_;
   Termination& termination_;
+  Telemetry& telemetry_;
   RankId rank_;
   int threads_;
   std::optional<kvstore::Snapshot> snapshot_;
@@ -242,9 +248,13 @@ int run_decode(const std::vector<std::string>& arguments, const Environment& env
   } catch (const Error& error) {
     return refuse_options(error);
   }
-  return run_job(
-      {std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
-      [&](comm::Communicator& ranks, Termination& termination) { DecodeCommand(*options, ranks, termination).run(); });
+  Telemetry telemetry(*options, "decode", "");
+  return run_job(job_options(*options, options->backend, options->transport, telemetry),
+                 [&](comm::Communicator& ranks, Termination& termination) {
+                   telemetry.start(ranks);
+                   DecodeCommand(*options, ranks, termination, telemetry).run();
+                   telemetry.finish(ranks);
+                 });
 }
 
 }  // namespace ringmark::cluster

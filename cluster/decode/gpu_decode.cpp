@@ -9,8 +9,10 @@ namespace {
 
 class GpuDecode final : public DecodeBackend {
  public:
-  GpuDecode(comm::Communicator& ranks, const DecodeOptions& options)
+  GpuDecode(comm::Communicator& ranks, const DecodeOptions& options, Telemetry& telemetry)
       : ranks_(ranks), options_(options), device_(choose_gpu(ranks, options.share_gpu)) {
+    telemetry.compute_on(device_.name, device_.why);
+    engine_options_.trace = &telemetry.trace();
     if (options.cache_mib) engine_options_.receive_bytes = *options.cache_mib << 20;
   }
 
@@ -57,8 +59,9 @@ class GpuDecode final : public DecodeBackend {
 
 }  // namespace
 
-std::unique_ptr<DecodeBackend> make_gpu_decode(comm::Communicator& ranks, const DecodeOptions& options) {
-  return std::make_unique<GpuDecode>(ranks, options);
+std::unique_ptr<DecodeBackend> make_gpu_decode(comm::Communicator& ranks, const DecodeOptions& options,
+                                               Telemetry& telemetry) {
+  return std::make_unique<GpuDecode>(ranks, options, telemetry);
 }
 
 }  // namespace ringmark::cluster

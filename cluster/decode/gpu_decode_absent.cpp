@@ -3,6 +3,8 @@
 
 namespace ringmark::cluster {
 
-std::unique_ptr<DecodeBackend> make_gpu_decode(comm::Communicator&, const DecodeOptions&) { fail_without_cuda(); }
+std::unique_ptr<DecodeBackend> make_gpu_decode(comm::Communicator&, const DecodeOptions&, Telemetry&) {
+  fail_without_cuda();
+}
 
 }  // namespace ringmark::cluster

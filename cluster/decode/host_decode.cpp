@@ -14,7 +14,9 @@ namespace {
 
 class HostDecode final : public DecodeBackend {
  public:
-  HostDecode(comm::Communicator& ranks, const DecodeOptions& options, int threads) : ranks_(ranks), options_(options) {
+  HostDecode(comm::Communicator& ranks, const DecodeOptions& options, int threads, Telemetry& telemetry)
+      : ranks_(ranks), options_(options), telemetry_(telemetry) {
+    engine_options_.trace = &telemetry.trace();
     engine_options_.exchange = options.exchange;
     engine_options_.threads = threads;
   }
@@ -34,6 +36,7 @@ class HostDecode final : public DecodeBackend {
       transport_ = comm::choose_transport(ranks_, host_transport(options_.transport),
                                           runtime::KeptLayer::exposed_bytes(shape, ranks_.size()), options_.spill());
     });
+    transport_ = telemetry_.observe(std::move(transport_));
     runtime::agree(ranks_, "check the cache", [&] { engine_options_.cache_bytes = cache_bytes(shape); });
     runtime::agree(ranks_, "make room for the layer", [&] {
       engine_ = std::make_unique<runtime::HostDecodeEngine>(ranks_, *transport_.transport, shape, engine_options_);
@@ -66,6 +69,7 @@ class HostDecode final : public DecodeBackend {
 
   comm::Communicator& ranks_;
   const DecodeOptions& options_;
+  Telemetry& telemetry_;
   runtime::DecodeOptions engine_options_;
   comm::ChosenTransport transport_;
   std::unique_ptr<runtime::HostDecodeEngine> engine_;
@@ -73,8 +77,9 @@ class HostDecode final : public DecodeBackend {
 
 }  // namespace
 
-std::unique_ptr<DecodeBackend> make_host_decode(comm::Communicator& ranks, const DecodeOptions& options, int threads) {
-  return std::make_unique<HostDecode>(ranks, options, threads);
+std::unique_ptr<DecodeBackend> make_host_decode(comm::Communicator& ranks, const DecodeOptions& options, int threads,
+                                                Telemetry& telemetry) {
+  return std::make_unique<HostDecode>(ranks, options, threads, telemetry);
 }
 
 }  // namespace ringmark::cluster

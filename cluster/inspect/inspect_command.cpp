@@ -9,6 +9,7 @@
 #include "cluster/inspect/inspect_options.h"
 #include "cluster/options/size_text.h"
 #include "cluster/options/text_file.h"
+#include "cluster/telemetry/log_folder.h"
 #include "kvstore/safetensors_file.h"
 #include "kvstore/safetensors_json.h"
 #include "kvstore/snapshot.h"
@@ -165,12 +166,17 @@ Json inspect_snapshot(const InspectOptions& options) {
   return json;
 }
 
+Json inspect(const InspectOptions& options) {
+  if (!std::filesystem::is_directory(options.path)) return inspect_file(options);
+  return is_log_folder(options.path) ? inspect_log_folder(options.path) : inspect_snapshot(options);
+}
+
 }  // namespace
 
 int run_inspect(const std::vector<std::string>& arguments, const Environment& environment) {
   const InspectOptions options = parse_inspect_options(arguments, environment);
   if (!options.json.empty()) check_text_file(options.json);
-  const Json json = std::filesystem::is_directory(options.path) ? inspect_snapshot(options) : inspect_file(options);
+  const Json json = inspect(options);
   if (!options.json.empty()) {
     write_text_file(options.json, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   }

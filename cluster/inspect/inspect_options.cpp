@@ -15,10 +15,12 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr std::string_view kHelpHead =
-    R"(ringmark inspect PATH: what is in a snapshot's folder (the newest complete generation) or in a safetensors file.
+    R"(ringmark inspect PATH: what is in a snapshot's folder (the newest complete generation) or in a safetensors file;
+what the ranks of a job left in its --log-dir, and for whom they all wait.
 
   ringmark inspect kept/ --verify
   ringmark inspect layer.safetensors
+  ringmark inspect logs/
 
 Values come from flags, else from environment variables (--json is RINGMARK_JSON), else from the --config file.
 Exit codes: 0 done, 2 usage, or a file that is missing, malformed or damaged: the line names it.

@@ -13,7 +13,7 @@ GpuDevice choose_gpu(comm::Communicator& ranks, bool share) {
   ringmark::cuda::check(cudaMemGetInfo(&free_bytes, &total_bytes), "ask for the GPU's memory");
   // Sharers have not allocated yet: a rank that comes later must not find the memory taken.
   ranks.barrier("measure the GPU's memory");
-  return {chosen.why, static_cast<std::int64_t>(free_bytes) / chosen.sharers};
+  return {chosen.why, "GPU " + std::to_string(chosen.device), static_cast<std::int64_t>(free_bytes) / chosen.sharers};
 }
 
 comm::cuda::DeviceTransportChoice device_transport(TransportName name) {

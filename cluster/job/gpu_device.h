@@ -13,6 +13,7 @@ namespace ringmark::cluster {
 
 struct GpuDevice {
   std::string why;         // one line: name, UUID and sharers
+  std::string name;        // "GPU 1": CUDA's number in this process
   std::int64_t limit = 0;  // bytes that this rank may take, its share where ranks share the GPU
 };
 

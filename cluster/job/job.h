@@ -7,15 +7,26 @@
 #include <string>
 
 #include "cluster/job/termination.h"
+#include "cluster/launch/launch_facts.h"
+#include "cluster/options/run_options.h"
+#include "cluster/options/transport_name.h"
+#include "cluster/telemetry/telemetry.h"
 #include "comm/communicator.h"
 #include "core/error.h"
+#include "kernels/backend.h"
 
 namespace ringmark::cluster {
 
 struct JobOptions {
   std::chrono::duration<double> timeout = std::chrono::seconds(120);
   std::string log_dir;  // where a rank leaves error.RANK.json when it fails, signal.RANK.json when told to end
+  LaunchUse use;        // which settings of the environment matter
+  bool quiet = false;   // no warnings of such settings
+  Telemetry* telemetry = nullptr;  // is told how the job ends; may be null
 };
+
+JobOptions job_options(const RunOptions& options, kernels::Backend backend, TransportName transport,
+                       Telemetry& telemetry);
 
 // True when this process was started as one of several ranks, by mpirun or srun.
 bool launched_as_job();

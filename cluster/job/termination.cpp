@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cluster/telemetry/wait_fields.h"
 #include "comm/current_wait.h"
 #include "comm/shared_folder.h"
 #include "core/error.h"
@@ -37,8 +38,8 @@ pid_t find_mpirun() { return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr ? ge
 
 }  // namespace
 
-Termination::Termination(std::string log_dir, int rank)
-    : log_dir_(std::move(log_dir)), rank_(rank), mpirun_(find_mpirun()) {
+Termination::Termination(std::string log_dir, int rank, Telemetry* telemetry)
+    : log_dir_(std::move(log_dir)), rank_(rank), telemetry_(telemetry), mpirun_(find_mpirun()) {
   const sigset_t taken = taken_signals();
   pthread_sigmask(SIG_BLOCK, &taken, &before_);
   signals_ = signalfd(-1, &taken, SFD_CLOEXEC);
@@ -88,10 +89,14 @@ void Termination::take_signals() {
 }
 
 void Termination::leave_note(int signal) const {
+  const std::string name = signal == SIGTERM ? "SIGTERM" : "SIGUSR1";
+  if (telemetry_ != nullptr) telemetry_->told(name);
   if (log_dir_.empty()) return;
-  const std::string wait = comm::CurrentWait::words();
-  const nlohmann::json note = {
-      {"rank", rank_}, {"signal", signal == SIGTERM ? "SIGTERM" : "SIGUSR1"}, {"at", wait.empty() ? "working" : wait}};
+  const std::string words = comm::CurrentWait::words();
+  const std::string step = comm::words_of(comm::latest_step());
+  const std::string working = step.empty() ? "working" : fmt::format("working ({})", step);
+  nlohmann::ordered_json note = {{"rank", rank_}, {"signal", name}, {"at", words.empty() ? working : words}};
+  if (const auto wait = comm::CurrentWait::latest()) note["wait"] = wait_fields(*wait);
   std::ofstream(fmt::format("{}/signal.{}.json", log_dir_, rank_)) << note.dump() << "\n";
 }
 

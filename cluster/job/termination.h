@@ -12,13 +12,16 @@
 #include <string>
 #include <thread>
 
+#include "cluster/telemetry/telemetry.h"
+
 namespace ringmark::cluster {
 
 class Termination {
  public:
   // Blocks both signals in this thread and in those that it starts: made before any other thread, one at a time.
-  // log_dir: where signal.RANK.json goes; empty: nowhere.
-  Termination(std::string log_dir, int rank);
+  // log_dir: where signal.RANK.json goes; empty: nowhere. telemetry: is told of signals, and outlives this; may be
+  // null.
+  Termination(std::string log_dir, int rank, Telemetry* telemetry = nullptr);
   // Both signals act by default again.
   ~Termination();
   Termination(const Termination&) = delete;
@@ -35,6 +38,7 @@ class Termination {
 
   std::string log_dir_;
   int rank_;
+  Telemetry* telemetry_;
   pid_t mpirun_;
   sigset_t before_{};
   int signals_ = -1;  // signalfd

@@ -60,9 +60,13 @@ void add_execution_options(OptionGroup& group) {
 void add_report_options(OptionGroup& group) {
   group.add("json", "FILE", "write the report as JSON (default: none)")
       .add_switch("digest", "print one line `selection_digest <hex>` besides the table")
-      .add("log-dir", "DIR", "where a failing rank leaves its first cause, error.RANK.json (default: none)")
-      .add_switch("quiet", "no progress on stderr")
-      .add_switch("help", "print this text");
+      .add(
+          "log-dir", "DIR",
+          "where each rank keeps its log, log.RANK.jsonl, and a failing one its first cause, error.RANK.json (default: "
+          "none)")
+      .add_switch("quiet", "no progress on stderr");
+  add_telemetry_options(group);
+  group.add_switch("help", "print this text");
 }
 
 void read_run_options(const OptionValues& values, RunOptions& options) {
@@ -74,6 +78,7 @@ void read_run_options(const OptionValues& values, RunOptions& options) {
   options.digest = read_switch(values, "digest");
   options.log_dir = read_text(values, "log-dir");
   options.quiet = read_switch(values, "quiet");
+  options.telemetry = read_telemetry_options(values);
 }
 
 std::optional<kvstore::BlockFormat> read_block_format(const OptionValues& values) {
@@ -85,7 +90,9 @@ void check_run_files(const RunOptions& options, RankId rank) {
   if (!options.log_dir.empty() && !std::filesystem::is_directory(options.log_dir)) {
     fail_bad_input(fmt::format("log-dir = {} is no folder", options.log_dir));
   }
-  if (!options.json.empty() && rank == RankId(0)) check_text_file(options.json);
+  if (rank != RankId(0)) return;
+  if (!options.json.empty()) check_text_file(options.json);
+  if (!options.telemetry.trace.empty()) check_text_file(options.telemetry.trace);
 }
 
 }  // namespace ringmark::cluster

@@ -7,6 +7,7 @@
 
 #include "cluster/options/option_group.h"
 #include "cluster/options/option_layers.h"
+#include "cluster/options/telemetry_options.h"
 #include "comm/spill_arena.h"
 #include "core/ids.h"
 #include "kvstore/block_codec.h"
@@ -25,6 +26,7 @@ struct RunOptions {
   bool digest = false;
   std::string log_dir;  // empty: none
   bool quiet = false;
+  TelemetryOptions telemetry;
 
   std::optional<std::int64_t> memory_bytes() const;
   std::optional<comm::SpillPolicy> spill() const;

@@ -15,8 +15,8 @@ namespace compressive = runtime::compressive;
 
 class CompressiveCommand {
  public:
-  CompressiveCommand(const PrefillOptions& options, comm::Communicator& ranks)
-      : run_(options, ranks), options_(options), policy_(*options.compressive) {}
+  CompressiveCommand(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
+      : run_(options, ranks, telemetry), options_(options), policy_(*options.compressive) {}
 
   void run() {
     run_.open();
@@ -32,7 +32,6 @@ class CompressiveCommand {
     PrefillReport report = report_of(run_, policy_.exact_policy(), transport_, result);
     report.compressive = policy_;
     if (run_.rank() == RankId(0)) show_report(report, options_);
-    run_.write_trace();
   }
 
  private:
@@ -61,7 +60,8 @@ class CompressiveCommand {
           });
     }
     transport_ = transport_of_blocks(run_);
-    Progress progress(run_.ranks().rank(), options_.quiet);
+    Progress shown(run_.ranks().rank(), options_.quiet);
+    ObservedProgress progress(run_.telemetry().state(), shown);
     return compressive::prefill(run_.ranks(), *transport_.transport, run_.problem(), policy_, run_.layout(), shard,
                                 pooled_options(run_), progress);
   }
@@ -74,8 +74,8 @@ class CompressiveCommand {
 
 }  // namespace
 
-void run_compressive(const PrefillOptions& options, comm::Communicator& ranks) {
-  CompressiveCommand(options, ranks).run();
+void run_compressive(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry) {
+  CompressiveCommand(options, ranks, telemetry).run();
 }
 
 }  // namespace ringmark::cluster

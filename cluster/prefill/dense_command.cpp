@@ -24,7 +24,8 @@ namespace dense = runtime::dense;
 
 class DenseCommand {
  public:
-  DenseCommand(const PrefillOptions& options, comm::Communicator& ranks) : run_(options, ranks), options_(options) {}
+  DenseCommand(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
+      : run_(options, ranks, telemetry), options_(options) {}
 
   void run() {
     run_.open();
@@ -38,7 +39,6 @@ class DenseCommand {
     const dense::Result result = compute(shard);
     write(result);
     report(result);
-    run_.write_trace();
   }
 
  private:
@@ -69,7 +69,8 @@ class DenseCommand {
 
   dense::Result compute(runtime::LayerShard& shard) {
     if (!run_.by_reference()) {
-      Progress progress(run_.ranks().rank(), options_.quiet);
+      Progress shown(run_.ranks().rank(), options_.quiet);
+      ObservedProgress progress(run_.telemetry().state(), shown);
       return dense::prefill(run_.ranks(), problem(), run_.grid(), run_.layout(), shard, engine_, progress);
     }
     runtime::PrefillResult reference =
@@ -115,6 +116,8 @@ class DenseCommand {
 
 }  // namespace
 
-void run_dense(const PrefillOptions& options, comm::Communicator& ranks) { DenseCommand(options, ranks).run(); }
+void run_dense(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry) {
+  DenseCommand(options, ranks, telemetry).run();
+}
 
 }  // namespace ringmark::cluster

@@ -21,7 +21,8 @@ namespace dilated = runtime::dilated;
 
 class DilatedCommand {
  public:
-  DilatedCommand(const PrefillOptions& options, comm::Communicator& ranks) : run_(options, ranks) {}
+  DilatedCommand(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
+      : run_(options, ranks, telemetry) {}
 
   void run() {
     run_.open();
@@ -37,7 +38,6 @@ class DilatedCommand {
     rows.lse = std::move(result.lse);
     run_.write(output(), policy(), rows);
     report(rows.out, result);
-    run_.write_trace();
   }
 
  private:
@@ -55,7 +55,8 @@ class DilatedCommand {
   dilated::Result compute(runtime::LayerShard& shard) {
     if (run_.by_reference()) return compute_by_reference(shard);
     transport_ = transport_of_blocks(run_);
-    Progress progress(run_.ranks().rank(), run_.options().quiet);
+    Progress shown(run_.ranks().rank(), run_.options().quiet);
+    ObservedProgress progress(run_.telemetry().state(), shown);
     return dilated::prefill(run_.ranks(), *transport_.transport, problem(), run_.grid(), run_.layout(), shard, engine_,
                             progress);
   }
@@ -92,6 +93,8 @@ class DilatedCommand {
 
 }  // namespace
 
-void run_dilated(const PrefillOptions& options, comm::Communicator& ranks) { DilatedCommand(options, ranks).run(); }
+void run_dilated(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry) {
+  DilatedCommand(options, ranks, telemetry).run();
+}
 
 }  // namespace ringmark::cluster

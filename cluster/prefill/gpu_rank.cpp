@@ -28,6 +28,7 @@ class Gpu final : public GpuRank {
   Gpu(comm::Communicator& ranks, const PrefillOptions& options) : ranks_(ranks), options_(options) {
     GpuDevice device = choose_gpu(ranks, options.gpu.share);
     report_.device = std::move(device.why);
+    report_.device_name = std::move(device.name);
     limit_ = device.limit;
   }
 

@@ -19,6 +19,7 @@ namespace ringmark::cluster {
 // What a run on a GPU has to say beyond the report of any backend.
 struct GpuReport {
   std::string device;            // name and UUID
+  std::string device_name;       // "GPU 1"
   std::string kernels;           // family: hopper, mma or simt
   std::string transport;         // name
   std::string transport_reason;  // one line

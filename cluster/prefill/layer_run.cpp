@@ -8,25 +8,20 @@
 #include <utility>
 
 #include "cluster/job/host.h"
-#include "cluster/job/trace_output.h"
-#include "cluster/options/text_file.h"
 #include "runtime/agreement.h"
 
 namespace ringmark::cluster {
 
-LayerRun::LayerRun(const PrefillOptions& options, comm::Communicator& ranks)
+LayerRun::LayerRun(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
     : options_(options),
       ranks_(ranks),
+      telemetry_(telemetry),
       rank_(ranks.rank()),
       threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {
-  clock_.record_in(&trace_);
+  clock_.record_in(&trace());
 }
 
 void LayerRun::open() {
-  runtime::agree(ranks_, "check the outputs", [&] {
-    check_run_files(options_, rank_);
-    if (!options_.trace.empty() && rank_ == RankId(0)) check_text_file(options_.trace);
-  });
   runtime::agree(ranks_, "read the input", [&] { source_ = std::make_unique<LayerSource>(options_); });
   limit_ = options_.memory_bytes().value_or(available_memory() / ranks_.host_ranks());
   // What ranks gather together is cut alike on every one.
@@ -64,10 +59,6 @@ void LayerRun::write(const runtime::OutputFile& output, const AttentionPolicy& p
   if (output.path.empty()) return;
   const auto span = clock_.time("write");
   runtime::write_output(ranks_, output, problem(), policy, *layout_, result);
-}
-
-void LayerRun::write_trace() {
-  if (!options_.trace.empty()) cluster::write_trace(ranks_, trace_, options_.trace);
 }
 
 }  // namespace ringmark::cluster

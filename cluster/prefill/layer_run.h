@@ -9,6 +9,7 @@
 
 #include "cluster/prefill/layer_source.h"
 #include "cluster/prefill/prefill_options.h"
+#include "cluster/telemetry/telemetry.h"
 #include "comm/communicator.h"
 #include "core/problem.h"
 #include "partition/layout.h"
@@ -21,7 +22,7 @@ namespace ringmark::cluster {
 
 class LayerRun {
  public:
-  LayerRun(const PrefillOptions& options, comm::Communicator& ranks);
+  LayerRun(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry);
 
   // Collective, in this order. Everything that can be refused is refused in the first two, before anything large is
   // allocated.
@@ -32,7 +33,6 @@ class LayerRun {
             const std::function<runtime::MemoryPlan(const runtime::ShardSize&)>& plan_memory);
   runtime::LayerShard load();
   void write(const runtime::OutputFile& output, const AttentionPolicy& policy, const runtime::PrefillResult& result);
-  void write_trace();
 
   const PrefillOptions& options() const { return options_; }
   comm::Communicator& ranks() const { return ranks_; }
@@ -45,12 +45,14 @@ class LayerRun {
   const partition::Layout& layout() const { return *layout_; }
   // Bytes of received blocks held at once: the same on every rank.
   std::int64_t fetch_budget() const { return fetch_budget_; }
-  runtime::Trace& trace() { return trace_; }
+  Telemetry& telemetry() const { return telemetry_; }
+  runtime::Trace& trace() { return telemetry_.trace(); }
   const runtime::StageClock& clock() const { return clock_; }
 
  private:
   const PrefillOptions& options_;
   comm::Communicator& ranks_;
+  Telemetry& telemetry_;
   RankId rank_;
   int threads_;
   std::int64_t limit_ = 0;  // bytes this rank may hold
@@ -58,7 +60,6 @@ class LayerRun {
   std::unique_ptr<LayerSource> source_;
   std::unique_ptr<partition::SequenceGrid> grid_;
   std::unique_ptr<partition::Layout> layout_;
-  runtime::Trace trace_;
   runtime::StageClock clock_;
 };
 

@@ -29,8 +29,8 @@ namespace logo = runtime::logo;
 
 class LogoCommand {
  public:
-  LogoCommand(const PrefillOptions& options, comm::Communicator& ranks)
-      : run_(options, ranks), options_(*options.logo) {}
+  LogoCommand(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
+      : run_(options, ranks, telemetry), options_(*options.logo) {}
 
   void run() {
     run_.open();
@@ -45,7 +45,6 @@ class LogoCommand {
     run_.write(output(), policy_, rows);
     keep_threshold(result);
     report(rows.out, result);
-    run_.write_trace();
   }
 
  private:
@@ -99,7 +98,8 @@ class LogoCommand {
   logo::Result compute(runtime::LayerShard& shard, std::span<const float> gates) {
     if (run_.by_reference()) return compute_by_reference(shard);
     transport_ = transport_of_blocks(run_);
-    Progress progress(run_.ranks().rank(), options().quiet);
+    Progress shown(run_.ranks().rank(), options().quiet);
+    ObservedProgress progress(run_.telemetry().state(), shown);
     return logo::prefill(run_.ranks(), *transport_.transport, problem(), policy_, run_.layout(), shard, gates, engine_,
                          progress);
   }
@@ -187,6 +187,8 @@ class LogoCommand {
 
 }  // namespace
 
-void run_logo(const PrefillOptions& options, comm::Communicator& ranks) { LogoCommand(options, ranks).run(); }
+void run_logo(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry) {
+  LogoCommand(options, ranks, telemetry).run();
+}
 
 }  // namespace ringmark::cluster

@@ -18,7 +18,8 @@ namespace nsa = runtime::nsa;
 
 class NsaCommand {
  public:
-  NsaCommand(const PrefillOptions& options, comm::Communicator& ranks) : run_(options, ranks), options_(options) {}
+  NsaCommand(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry)
+      : run_(options, ranks, telemetry), options_(options) {}
 
   void run() {
     run_.open();
@@ -32,7 +33,6 @@ class NsaCommand {
     PrefillReport report = report_of(run_, policy_.selection_policy(), transport_, result);
     report.gates = gates_of_file() ? "of the input" : fmt::format("{:g}, {:g}, {:g}", usual_[0], usual_[1], usual_[2]);
     if (run_.rank() == RankId(0)) show_report(report, options_);
-    run_.write_trace();
   }
 
  private:
@@ -84,7 +84,8 @@ class NsaCommand {
           });
     }
     transport_ = transport_of_blocks(run_);
-    Progress progress(run_.ranks().rank(), options_.quiet);
+    Progress shown(run_.ranks().rank(), options_.quiet);
+    ObservedProgress progress(run_.telemetry().state(), shown);
     return nsa::prefill(run_.ranks(), *transport_.transport, run_.problem(), policy_, run_.layout(), shard, gates_,
                         pooled_options(run_), progress);
   }
@@ -99,6 +100,8 @@ class NsaCommand {
 
 }  // namespace
 
-void run_nsa(const PrefillOptions& options, comm::Communicator& ranks) { NsaCommand(options, ranks).run(); }
+void run_nsa(const PrefillOptions& options, comm::Communicator& ranks, Telemetry& telemetry) {
+  NsaCommand(options, ranks, telemetry).run();
+}
 
 }  // namespace ringmark::cluster

@@ -23,7 +23,7 @@ comm::ChosenTransport transport_of_blocks(const LayerRun& run) {
     transport = comm::choose_transport(run.ranks(), host_transport(run.options().transport),
                                        kvstore::BlockStore::bytes_of(run.problem(), chunks), run.options().spill());
   });
-  return transport;
+  return run.telemetry().observe(std::move(transport));
 }
 
 PrefillReport report_of(const LayerRun& run, const AttentionPolicy& policy, const comm::ChosenTransport& transport,

@@ -14,8 +14,6 @@
 #include "cluster/job/job.h"
 #include "cluster/job/progress.h"
 #include "cluster/job/stage_seconds.h"
-#include "cluster/job/trace_output.h"
-#include "cluster/options/text_file.h"
 #include "cluster/prefill/compressive_command.h"
 #include "cluster/prefill/dense_command.h"
 #include "cluster/prefill/dilated_command.h"
@@ -48,17 +46,19 @@ namespace {
 
 class PrefillCommand {
  public:
-  PrefillCommand(const PrefillOptions& options, comm::Communicator& ranks, Termination& termination)
+  PrefillCommand(const PrefillOptions& options, comm::Communicator& ranks, Termination& termination,
+                 Telemetry& telemetry)
       : options_(options),
         ranks_(ranks),
         termination_(termination),
+        telemetry_(telemetry),
         rank_(ranks.rank()),
         threads_(options.threads > 0 ? static_cast<int>(options.threads) : default_threads(ranks.host_ranks())) {}
 
   // Where a checkpoint can be kept it can be told to stop: it then ends after a tile of rows. A layer on a GPU is done
   // before that is worth while.
   void run() {
-    clock_.record_in(&trace_);
+    clock_.record_in(&telemetry_.trace());
     if (!checkpoint_path().empty()) termination_.accept_requests();
     prepare();
     runtime::LayerShard shard = load();
@@ -75,7 +75,6 @@ class PrefillCommand {
     }
     if (checkpoint_) checkpoint_->remove(ranks_);
     report(result);
-    if (!options_.trace.empty()) write_trace(ranks_, trace_, options_.trace);
   }
 
  private:
@@ -95,10 +94,6 @@ class PrefillCommand {
   // Everything that can be refused is refused here, before anything large is allocated: the memory once by an even
   // share, before the layout's own tables, and once by the shard itself.
   void prepare() {
-    runtime::agree(ranks_, "check the outputs", [&] {
-      check_run_files(options_, rank_);
-      if (!options_.trace.empty() && rank_ == RankId(0)) check_text_file(options_.trace);
-    });
     runtime::agree(ranks_, "read the input", [&] {
       source_ = std::make_unique<LayerSource>(options_);
       if (options_.recall) check_recall();
@@ -106,13 +101,14 @@ class PrefillCommand {
     if (!options_.reuse.empty()) prefix_ = std::make_unique<PrefixSource>(options_, *source_, ranks_);
     grid_ = std::make_unique<partition::SequenceGrid>(problem(), policy());
     if (on_gpu()) runtime::agree(ranks_, "choose the GPU", [&] { gpu_ = make_gpu_rank(ranks_, options_); });
+    if (on_gpu()) telemetry_.compute_on(gpu_->report().device_name, gpu_->report().device);
     const std::int64_t usual_limit = on_gpu() ? gpu_->memory_limit() : available_memory() / ranks_.host_ranks();
     limit_ = options_.memory_bytes().value_or(usual_limit);
     const std::int64_t usual_budget = on_gpu() ? limit_ / 4 : engine_.fetch_budget;
     engine_.fetch_budget = options_.fetch_mib ? *options_.fetch_mib << 20 : usual_budget;
     engine_.threads = threads_;
     engine_.positions = options_.positions;
-    engine_.trace = &trace_;
+    engine_.trace = &telemetry_.trace();
     // One host with less memory must not make its ranks merge differently from the others.
     std::array<std::int64_t, 1> least = {-limit_ / 4};
     ranks_.all_reduce_max("agree on memory", least);
@@ -226,6 +222,8 @@ class PrefillCommand {
       snapshot_ = {options_.snapshot, written.generation,
                    target.format,     kvstore::snapshot_bytes(problem(), policy(), target.format),
                    prefix_hashes,     written.error};
+      telemetry_.event(LogLevel::kInfo, "snapshot",
+                       {{"folder", options_.snapshot}, {"generation", written.generation}});
     };
   }
 
@@ -253,10 +251,14 @@ class PrefillCommand {
                                            {"balance", std::string(name_of(options_.balance))}});
     engine_.stop = [this] { return termination_.asked(); };
     runtime::PrefillCheckpoint::Found found = checkpoint_->find(ranks_);
-    if (!found.refusal.empty() && rank_ == RankId(0)) print_error(fmt::format("starts over: {}", found.refusal));
+    if (!found.refusal.empty() && rank_ == RankId(0)) {
+      print_error(fmt::format("starts over: {}", found.refusal));
+      telemetry_.event(LogLevel::kWarning, "starts_over", {{"why", found.refusal}});
+    }
     std::array<std::int64_t, 1> attended = {found.begun.done.attended};
     ranks_.all_reduce_sum("rows to go on from", attended);
     tokens_resumed_ = attended[0];
+    if (tokens_resumed_ > 0) telemetry_.event(LogLevel::kInfo, "resumed", {{"rows", tokens_resumed_}});
     return std::move(found.begun);
   }
 
@@ -265,13 +267,15 @@ class PrefillCommand {
       transport_ = {nullptr, "none: the reference gathers the whole layer"};
       return runtime::reference_prefill(ranks_, problem(), policy(), *layout_, shard, threads_);
     }
-    Progress progress(ranks_.rank(), options_.quiet);
-    if (on_gpu()) return gpu_->prefill(problem(), policy(), *layout_, shard, engine_, progress, &trace_);
+    Progress shown(ranks_.rank(), options_.quiet);
+    ObservedProgress progress(telemetry_.state(), shown);
+    if (on_gpu()) return gpu_->prefill(problem(), policy(), *layout_, shard, engine_, progress, &telemetry_.trace());
     runtime::agree(ranks_, "choose the transport", [&] {
       const auto chunks = static_cast<std::int64_t>(layout_->chunks_of(rank_).size());
       transport_ = comm::choose_transport(ranks_, host_transport(options_.transport),
                                           runtime::exposed_bytes(problem(), policy(), chunks), options_.spill());
     });
+    transport_ = telemetry_.observe(std::move(transport_));
     return runtime::prefill(ranks_, *transport_.transport, problem(), policy(), *layout_, shard, engine_, progress,
                             std::move(begun));
   }
@@ -279,6 +283,7 @@ class PrefillCommand {
   // Collective.
   [[noreturn]] void requeue(const runtime::PrefillResult& result) {
     checkpoint_->write(ranks_, result);
+    telemetry_.event(LogLevel::kInfo, "checkpoint", {{"path", checkpoint_path()}, {"rows", result.done.attended}});
     std::array<std::int64_t, 2> rows = {result.done.windowed, result.done.attended};
     ranks_.all_reduce_sum("rows that are kept", rows);
     if (rank_ != RankId(0)) throw runtime::AgreedError(ExitCode::kRequeue, "");
@@ -350,6 +355,7 @@ class PrefillCommand {
   const PrefillOptions& options_;
   comm::Communicator& ranks_;
   Termination& termination_;
+  Telemetry& telemetry_;
   RankId rank_;
   int threads_;
   std::int64_t limit_ = 0;  // bytes this rank may hold
@@ -364,9 +370,18 @@ class PrefillCommand {
   std::int64_t tokens_resumed_ = 0;
   std::optional<SnapshotReport> snapshot_;
   std::optional<runtime::Recall> recall_;
-  runtime::Trace trace_;
   runtime::StageClock clock_;
 };
+
+void run_policy(const PrefillOptions& options, comm::Communicator& ranks, Termination& termination,
+                Telemetry& telemetry) {
+  if (options.dense) return run_dense(options, ranks, telemetry);
+  if (options.dilated) return run_dilated(options, ranks, telemetry);
+  if (options.logo) return run_logo(options, ranks, telemetry);
+  if (options.nsa) return run_nsa(options, ranks, telemetry);
+  if (options.compressive) return run_compressive(options, ranks, telemetry);
+  PrefillCommand(options, ranks, termination, telemetry).run();
+}
 
 }  // namespace
 
@@ -377,14 +392,12 @@ int run_prefill(const std::vector<std::string>& arguments, const Environment& en
   } catch (const Error& error) {
     return refuse_options(error);
   }
-  return run_job({std::chrono::duration<double>(options->deadline_seconds), options->log_dir},
+  Telemetry telemetry(*options, "prefill", std::string(options->policy.name));
+  return run_job(job_options(*options, options->backend, options->transport, telemetry),
                  [&](comm::Communicator& ranks, Termination& termination) {
-                   if (options->dense) return run_dense(*options, ranks);
-                   if (options->dilated) return run_dilated(*options, ranks);
-                   if (options->logo) return run_logo(*options, ranks);
-                   if (options->nsa) return run_nsa(*options, ranks);
-                   if (options->compressive) return run_compressive(*options, ranks);
-                   PrefillCommand(*options, ranks, termination).run();
+                   telemetry.start(ranks);
+                   run_policy(*options, ranks, termination, telemetry);
+                   telemetry.finish(ranks);
                  });
 }
 

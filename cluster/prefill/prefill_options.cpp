@@ -106,7 +106,6 @@ OptionGroup output_options() {
       .add("snapshot", "DIR", "keep K, V and landmarks as a new generation in this folder (default: none)")
       .add("kv-dtype", "NAME",
            "how the snapshot keeps full chunks: as-input, bf16, fp16, fp8, int8 or int4 (default: as-input)")
-      .add("trace", "FILE", "write what happened when, for chrome://tracing and Perfetto (default: none)")
       .add_switch("memory-plan", "print what each buffer will take, before anything is allocated");
   add_report_options(group);
   return group;
@@ -251,7 +250,6 @@ void check_budget(const OptionValues& values, const PrefillOptions& options) {
 void read_output(const OptionValues& values, PrefillOptions& options) {
   options.output = read_text(values, "output");
   options.topk_chunks = read_switch(values, "topk-chunks");
-  options.trace = read_text(values, "trace");
   options.memory_plan = read_switch(values, "memory-plan");
   if (options.topk_chunks && options.output.empty()) {
     fail_bad_input(fmt::format("{} needs --output FILE to write into", find_value(values, "topk-chunks")->origin));

@@ -82,7 +82,6 @@ struct PrefillOptions : RunOptions {
   bool topk_chunks = false;
   std::string snapshot;  // folder; empty: none
   kvstore::BlockFormat kv_format = kvstore::BlockFormat::kAsInput;
-  std::string trace;  // empty: none
   bool memory_plan = false;
   std::optional<double> recall;  // share of the queries whose recall is measured
 };

@@ -28,24 +28,6 @@ Uuid uuid_of(const cudaDeviceProp& properties) {
   return uuid;
 }
 
-// Creates no context on any of them.
-VisibleGpus look_around() {
-  VisibleGpus sees{.host = host_name(), .gpus = {}, .trouble = {}};
-  int count = 0;
-  cudaError_t status = cudaGetDeviceCount(&count);
-  for (int device = 0; status == cudaSuccess && device < count; ++device) {
-    cudaDeviceProp properties;
-    status = cudaGetDeviceProperties(&properties, device);
-    if (status == cudaSuccess) sees.gpus.push_back(uuid_of(properties));
-  }
-  if (status != cudaSuccess) {
-    (void)cudaGetLastError();
-    sees.gpus.clear();
-    sees.trouble = cudaGetErrorString(status);
-  }
-  return sees;
-}
-
 std::vector<VisibleGpus> gather_views(Communicator& communicator, const VisibleGpus& mine) {
   const auto hosts = communicator.gather_texts(kStage, mine.host);
   const auto troubles = communicator.gather_texts(kStage, mine.trouble);
@@ -69,6 +51,23 @@ std::string make_current(int device) {
 }
 
 }  // namespace
+
+VisibleGpus look_around() {
+  VisibleGpus sees{.host = host_name(), .gpus = {}, .trouble = {}};
+  int count = 0;
+  cudaError_t status = cudaGetDeviceCount(&count);
+  for (int device = 0; status == cudaSuccess && device < count; ++device) {
+    cudaDeviceProp properties;
+    status = cudaGetDeviceProperties(&properties, device);
+    if (status == cudaSuccess) sees.gpus.push_back(uuid_of(properties));
+  }
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+    sees.gpus.clear();
+    sees.trouble = cudaGetErrorString(status);
+  }
+  return sees;
+}
 
 ChosenDevice choose_device(Communicator& communicator, bool share) {
   const VisibleGpus mine = look_around();

@@ -4,10 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "comm/assign_devices.h"
 #include "comm/communicator.h"
-#include "comm/cuda/assign_devices.h"
 
 namespace ringmark::comm::cuda {
+
+// What CUDA shows to this process. Creates no context on any of them.
+VisibleGpus look_around();
 
 struct ChosenDevice {
   int device = 0;   // CUDA's number in this process

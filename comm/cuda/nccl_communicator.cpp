@@ -129,7 +129,7 @@ std::vector<int> NcclCommunicator::others() const {
 
 bool NcclCommunicator::finalize() noexcept {
   ncclResult_t state = ncclCommFinalize(comm_);
-  const Deadline deadline = Deadline::in(std::min<std::chrono::duration<double>>(communicator_.timeout(), kEndLimit));
+  Deadline deadline = Deadline::in(std::min<std::chrono::duration<double>>(communicator_.timeout(), kEndLimit));
   Backoff backoff;
   while (state == ncclInProgress && !deadline.passed()) {
     backoff.pause();
@@ -168,7 +168,7 @@ void NcclCommunicator::check_running(std::string_view stage) {
 }
 
 void NcclCommunicator::await_ready(std::string_view stage, std::span<const int> peers) {
-  const Deadline deadline = Deadline::in(communicator_.timeout());
+  Deadline deadline = Deadline::in(communicator_.timeout());
   Backoff backoff;
   for (;;) {
     ncclResult_t state = ncclSuccess;
@@ -205,7 +205,7 @@ void NcclCommunicator::exchange(std::string_view stage, std::span<const Outgoing
 }
 
 void NcclCommunicator::wait(std::string_view stage, const ringmark::cuda::Event& done, std::span<const int> peers) {
-  const Deadline deadline = Deadline::in(communicator_.timeout());
+  Deadline deadline = Deadline::in(communicator_.timeout());
   Backoff backoff;
   while (!reached(done)) {
     check_running(stage);

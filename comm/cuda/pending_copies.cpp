@@ -33,7 +33,7 @@ PendingCopies::~PendingCopies() {
 }
 
 void PendingCopies::wait() {
-  const Deadline deadline = Deadline::in(timeout_);
+  Deadline deadline = Deadline::in(timeout_);
   Backoff backoff;
   while (!reached(done_)) {
     if (deadline.passed()) fail_peer(waited_text(rank_, "block reads", timeout_, peers_));

@@ -17,11 +17,11 @@
 #include "runtime/cuda/own_chunks.h"
 #include "runtime/cuda/selector.h"
 #include "runtime/cuda/timeline.h"
-#include "runtime/cuda/window_fetch.h"
 #include "runtime/fetch_plan.h"
 #include "runtime/meeting.h"
 #include "runtime/row_needs.h"
 #include "runtime/wave_fetcher.h"
+#include "runtime/window_fetch.h"
 
 namespace ringmark::runtime::cuda {
 namespace {
@@ -218,8 +218,8 @@ class Prefill {
     std::int64_t group_rows = rows();
     if (!alone()) {
       const auto span = result_.clock.time("plan");
-      ChosenFetch fetch = plan_chosen_fetch(problem_, layout_, rank_, shape_, rows(), options_.fetch,
-                                            options_.fetch_budget, workspace_);
+      GroupFetch fetch = plan_chosen_fetch(problem_, layout_, rank_, shape_, rows(), options_.fetch,
+                                           options_.fetch_budget, workspace_);
       result_.fetch = fetch.decision;
       plan = std::move(fetch.plan);
       group_rows = fetch.group_rows;

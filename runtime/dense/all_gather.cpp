@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/current_step.h"
 #include "runtime/dense/key_pieces.h"
 #include "runtime/dense/team_work.h"
 
@@ -31,6 +32,7 @@ class Gather {
     work_.progress.begin("attend", work_.queries.grid.chunk_count());
     start(0);
     for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+      const comm::EnterStep entered("gathered piece", static_cast<std::int64_t>(piece));
       coming_->wait();
       const std::vector<ChunkId> chunks = list(piece);
       if (piece + 1 < pieces_.size()) start(piece + 1);

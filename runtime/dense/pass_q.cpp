@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/current_step.h"
 #include "kernels/merge_partials.h"
 #include "runtime/dense/team_work.h"
 
@@ -82,6 +83,7 @@ class Visits {
     kernels::close_softmax(work_.softmax);
     work_.progress.advance(work_.rows());
     for (int step = 1; step < team_.size(); ++step) {
+      const comm::EnterStep entered("visit", step);
       visiting_->wait();
       if (step + 1 < team_.size()) send_queries(step + 1);
       attend_guests(guests(step));

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "comm/current_step.h"
 #include "runtime/dense/ring_route.h"
 #include "runtime/dense/team_work.h"
 
@@ -26,6 +27,7 @@ class Ring {
   void attend_all() {
     work_.progress.begin("attend", team_.size() * work_.rows());
     for (int hop = 0; hop < team_.size(); ++hop) {
+      const comm::EnterStep entered("ring hop", hop);
       const bool goes_on = hop + 1 < team_.size();
       Exchange exchange(work_, "ring of keys");
       if (goes_on) start_hop(exchange, hop + 1);

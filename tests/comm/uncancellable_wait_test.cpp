@@ -7,6 +7,7 @@
 #include <string>
 
 #include "comm/current_wait.h"
+#include "tests/comm/waited_text.h"
 
 namespace ringmark::comm {
 namespace {
@@ -29,7 +30,7 @@ TEST_F(UncancellableWaitTest, tells_when_the_limit_has_passed) {
   EXPECT_EQ(CurrentWait::words(), "stage 'join the job': waiting 0.0 s for other ranks, inside MPI");
   std::future<std::string> text = told_.get_future();
   ASSERT_EQ(text.wait_for(seconds(20)), std::future_status::ready);
-  EXPECT_EQ(text.get(), "rank 2: stage 'join the job': waited 0.1 s for other ranks, inside MPI");
+  EXPECT_EQ(without_seconds(text.get()), "rank 2: stage 'join the job': waited ... s for other ranks, inside MPI");
 }
 
 TEST_F(UncancellableWaitTest, says_nothing_of_what_ends_in_time) {

@@ -7,27 +7,6 @@
 namespace ringmark::runtime {
 namespace {
 
-TEST(Trace, is_a_list_of_events_with_named_ranks_and_lanes) {
-  Trace trace;
-  trace.add("window", "gpu compute", 10.0, 5.5);
-  trace.add("fetch", "gpu fetch", 12.0, 1.25);
-  trace.add("attend", "gpu compute", 16.0, 2.0);
-  EXPECT_EQ(trace_events(trace, 3),
-            R"({"name":"window","ph":"X","pid":3,"tid":0,"ts":10.000,"dur":5.500},
-{"name":"fetch","ph":"X","pid":3,"tid":1,"ts":12.000,"dur":1.250},
-{"name":"attend","ph":"X","pid":3,"tid":0,"ts":16.000,"dur":2.000},
-{"name":"thread_name","ph":"M","pid":3,"tid":0,"args":{"name":"gpu compute"}},
-{"name":"thread_name","ph":"M","pid":3,"tid":1,"args":{"name":"gpu fetch"}},
-{"name":"process_name","ph":"M","pid":3,"args":{"name":"rank 3"}},
-)");
-}
-
-TEST(Trace, a_file_is_one_json_object) {
-  EXPECT_EQ(trace_file(""), "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n\n]}\n");
-  EXPECT_EQ(trace_file("{1},\n{2},\n"), "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{1},\n{2}\n]}\n");
-  EXPECT_EQ(trace_events(Trace(), 0), "");
-}
-
 TEST(Trace, takes_the_spans_of_a_clock) {
   Trace trace;
   StageClock clock;

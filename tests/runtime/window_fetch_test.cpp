@@ -1,4 +1,4 @@
-#include "runtime/cuda/window_fetch.h"
+#include "runtime/window_fetch.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "kernels/block_table.h"
 #include "runtime/row_needs.h"
 
-namespace ringmark::runtime::cuda {
+namespace ringmark::runtime {
 namespace {
 
 using partition::Balance;
@@ -83,4 +83,4 @@ TEST(WindowFetch, goes_row_by_row_where_room_is_short) {
 }
 
 }  // namespace
-}  // namespace ringmark::runtime::cuda
+}  // namespace ringmark::runtime

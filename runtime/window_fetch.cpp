@@ -1,11 +1,11 @@
-#include "runtime/cuda/window_fetch.h"
+#include "runtime/window_fetch.h"
 
 #include <algorithm>
 
 #include "kernels/block_table.h"
 #include "runtime/row_needs.h"
 
-namespace ringmark::runtime::cuda {
+namespace ringmark::runtime {
 namespace {
 
 // What may move before the first row is attended to: a fraction of a millisecond over NVLink.
@@ -51,4 +51,4 @@ WindowFetch plan_window_fetch(const AttentionProblem& problem, const partition::
   return {plan_fetch(problem, layout, rank, {0, rows}, window_needs(problem, grid, tokens), budget), 1};
 }
 
-}  // namespace ringmark::runtime::cuda
+}  // namespace ringmark::runtime

@@ -10,7 +10,7 @@
 #include "partition/sequence_grid.h"
 #include "runtime/fetch_plan.h"
 
-namespace ringmark::runtime::cuda {
+namespace ringmark::runtime {
 
 struct WindowFetch {
   FetchPlan plan;
@@ -22,4 +22,4 @@ struct WindowFetch {
 WindowFetch plan_window_fetch(const AttentionProblem& problem, const partition::SequenceGrid& grid,
                               const partition::Layout& layout, RankId rank, std::int64_t budget);
 
-}  // namespace ringmark::runtime::cuda
+}  // namespace ringmark::runtime

@@ -1,10 +1,10 @@
-#include "comm/cuda/assign_devices.h"
+#include "comm/assign_devices.h"
 
 #include <fmt/format.h>
 
 #include <map>
 
-namespace ringmark::comm::cuda {
+namespace ringmark::comm {
 namespace {
 
 using UsersOf = std::map<Uuid, std::vector<int>>;  // ranks
@@ -69,4 +69,4 @@ GpuAssignment assign_gpus(std::span<const VisibleGpus> ranks, bool share) {
   return assignment;
 }
 
-}  // namespace ringmark::comm::cuda
+}  // namespace ringmark::comm

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace ringmark::comm::cuda {
+namespace ringmark::comm {
 
 // Of a GPU, or of the part of one that MIG hands out.
 using Uuid = std::array<std::uint8_t, 16>;
@@ -33,4 +33,4 @@ struct GpuAssignment {
 // a host that sees them all, the only one for a rank that sees one. A GPU for two ranks is refused unless `share`.
 GpuAssignment assign_gpus(std::span<const VisibleGpus> ranks, bool share);
 
-}  // namespace ringmark::comm::cuda
+}  // namespace ringmark::comm
