@@ -16,6 +16,8 @@
 #include "cluster/backward/backward_options.h"
 #include "cluster/decode/decode_command.h"
 #include "cluster/decode/decode_options.h"
+#include "cluster/doctor/doctor_command.h"
+#include "cluster/doctor/doctor_options.h"
 #include "cluster/inspect/inspect_command.h"
 #include "cluster/inspect/inspect_options.h"
 #include "cluster/job/error_line.h"
@@ -42,6 +44,7 @@ Commands:
   backward     gradients of one layer's q, k and v from the gradient of its output
   policies     which keys a query attends to under each policy of prefill: paper, formula, options
   inspect      what is in a snapshot of kept K and V, in a safetensors file or in a folder of logs
+  doctor       what this node and this job offer, and whether a job would run: a line a check, with the fix
 
 Options of a command: ringmark COMMAND --help
 
@@ -60,7 +63,8 @@ constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help,
                                  {"decode", decode_descriptions, decode_help, run_decode},
                                  {"backward", backward_descriptions, backward_help, run_backward},
                                  {"policies", policies_descriptions, policies_help, run_policies},
-                                 {"inspect", inspect_descriptions, inspect_help, run_inspect}};
+                                 {"inspect", inspect_descriptions, inspect_help, run_inspect},
+                                 {"doctor", doctor_descriptions, doctor_help, run_doctor}};
 
 // The variables that are for this command, or for none: these are misspelled.
 Environment environment_of(const Command& command) {

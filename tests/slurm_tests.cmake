@@ -1,0 +1,13 @@
+# What runs under Slurm, on the cluster that cluster/testing brings up: `ctest --preset cluster`, as root.
+set(RINGMARK_SLURM_CLUSTER ${PROJECT_SOURCE_DIR}/cluster/testing/slurm_cluster.sh)
+set(RINGMARK_SLURM_SCRIPTS ${PROJECT_SOURCE_DIR}/cluster/slurm)
+
+# add_cluster_test(NAME LABEL ENVIRONMENT... COMMAND...). LABEL `cluster` runs in CI; `full` in `make test-full`: many hosts on
+# few cores, where MPI's start over TCP does not always end well (docs/slurm.md).
+function(add_cluster_test name label)
+  add_test(NAME ${name} COMMAND env ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 400 LABELS ${label} RESOURCE_LOCK cluster PROCESSORS 2
+    ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+endfunction()
+
+add_cluster_test(slurm_cluster cluster ${CMAKE_CURRENT_SOURCE_DIR}/slurm/cluster.sh ${RINGMARK_SLURM_CLUSTER})
