@@ -22,6 +22,10 @@
 #include "cluster/inspect/inspect_options.h"
 #include "cluster/job/error_line.h"
 #include "cluster/options/option_layers.h"
+#include "cluster/planning/calibrate_command.h"
+#include "cluster/planning/calibrate_options.h"
+#include "cluster/planning/plan_command.h"
+#include "cluster/planning/plan_options.h"
 #include "cluster/prefill/policies_command.h"
 #include "cluster/prefill/prefill_command.h"
 #include "cluster/prefill/prefill_options.h"
@@ -45,6 +49,8 @@ Commands:
   policies     which keys a query attends to under each policy of prefill: paper, formula, options
   inspect      what is in a snapshot of kept K and V, in a safetensors file or in a folder of logs
   doctor       what this node and this job offer, and whether a job would run: a line a check, with the fix
+  calibrate    what this machine can do, measured, as a profile for plan and simulate
+  plan         what a prefill will take on so many nodes, before anything runs: memory, bytes, seconds
 
 Options of a command: ringmark COMMAND --help
 
@@ -64,7 +70,9 @@ constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help,
                                  {"backward", backward_descriptions, backward_help, run_backward},
                                  {"policies", policies_descriptions, policies_help, run_policies},
                                  {"inspect", inspect_descriptions, inspect_help, run_inspect},
-                                 {"doctor", doctor_descriptions, doctor_help, run_doctor}};
+                                 {"doctor", doctor_descriptions, doctor_help, run_doctor},
+                                 {"calibrate", calibrate_descriptions, calibrate_help, run_calibrate},
+                                 {"plan", plan_descriptions, plan_help, run_plan}};
 
 // The variables that are for this command, or for none: these are misspelled.
 Environment environment_of(const Command& command) {
