@@ -29,6 +29,8 @@
 #include "cluster/prefill/policies_command.h"
 #include "cluster/prefill/prefill_command.h"
 #include "cluster/prefill/prefill_options.h"
+#include "cluster/simulation/simulate_command.h"
+#include "cluster/simulation/simulate_options.h"
 #include "core/error.h"
 
 namespace {
@@ -51,6 +53,7 @@ Commands:
   doctor       what this node and this job offer, and whether a job would run: a line a check, with the fix
   calibrate    what this machine can do, measured, as a profile for plan and simulate
   plan         what a prefill will take on so many nodes, before anything runs: memory, bytes, seconds
+  simulate     what a prefill would take on a cluster that is not there, by node count
 
 Options of a command: ringmark COMMAND --help
 
@@ -72,7 +75,8 @@ constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help,
                                  {"inspect", inspect_descriptions, inspect_help, run_inspect},
                                  {"doctor", doctor_descriptions, doctor_help, run_doctor},
                                  {"calibrate", calibrate_descriptions, calibrate_help, run_calibrate},
-                                 {"plan", plan_descriptions, plan_help, run_plan}};
+                                 {"plan", plan_descriptions, plan_help, run_plan},
+                                 {"simulate", simulate_descriptions, simulate_help, run_simulate}};
 
 // The variables that are for this command, or for none: these are misspelled.
 Environment environment_of(const Command& command) {
