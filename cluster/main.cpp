@@ -29,6 +29,8 @@
 #include "cluster/prefill/policies_command.h"
 #include "cluster/prefill/prefill_command.h"
 #include "cluster/prefill/prefill_options.h"
+#include "cluster/scaling/scaling_command.h"
+#include "cluster/scaling/scaling_options.h"
 #include "cluster/simulation/simulate_command.h"
 #include "cluster/simulation/simulate_options.h"
 #include "core/error.h"
@@ -54,6 +56,7 @@ Commands:
   calibrate    what this machine can do, measured, as a profile for plan and simulate
   plan         what a prefill will take on so many nodes, before anything runs: memory, bytes, seconds
   simulate     what a prefill would take on a cluster that is not there, by node count
+  scaling      a strong and weak scaling study over node counts, and its report
 
 Options of a command: ringmark COMMAND --help
 
@@ -76,7 +79,8 @@ constexpr Command kCommands[] = {{"prefill", prefill_descriptions, prefill_help,
                                  {"doctor", doctor_descriptions, doctor_help, run_doctor},
                                  {"calibrate", calibrate_descriptions, calibrate_help, run_calibrate},
                                  {"plan", plan_descriptions, plan_help, run_plan},
-                                 {"simulate", simulate_descriptions, simulate_help, run_simulate}};
+                                 {"simulate", simulate_descriptions, simulate_help, run_simulate},
+                                 {"scaling", scaling_descriptions, scaling_help, run_scaling}};
 
 // The variables that are for this command, or for none: these are misspelled.
 Environment environment_of(const Command& command) {
