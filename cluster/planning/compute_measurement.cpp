@@ -71,7 +71,9 @@ class Measurement {
     fit("score", &ComputeRates::score, [](const RankWork& w) { return w.score_flops; });
     runs_of_fit_ = runs_.size();
     fit("plan", &ComputeRates::plan, [](const RankWork&) { return 0.0; });
-    fit("attend", &ComputeRates::attend, [](const RankWork& w) { return w.attend_flops; });
+    result_.rates.attends_unions = on_gpu_;
+    fit("attend", &ComputeRates::attend,
+        [this](const RankWork& w) { return on_gpu_ ? w.union_flops : w.attend_flops; });
     fit("rest", &ComputeRates::rest, [](const RankWork&) { return 0.0; });
     measure_dense();
     judge();
@@ -105,7 +107,7 @@ class Measurement {
     const partition::Layout layout = partition::make_layout(grid, 1, partition::Balance::kContiguous);
     const runtime::PlantedLayer layer(problem, policy, {});
     LayerRun best;
-    best.work = count_work(problem, policy, grid, layout, RankId(0));
+    best.work = count_work(problem, policy, grid, layout, RankId(0), {});
     best.wall = std::numeric_limits<double>::infinity();
     for (std::int64_t repeat = 0; repeat <= options_.repeats; ++repeat) {
       runtime::LayerShard shard = layer.make_shard(layout, RankId(0), static_cast<int>(options_.threads));

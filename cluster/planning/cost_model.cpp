@@ -14,6 +14,12 @@ namespace {
 using partition::Document;
 using partition::SequenceGrid;
 
+// Queries of a tile on a GPU: its 128 rows are those of all heads of a group (kernels/cuda/attend.h).
+std::int64_t queries_of_tile(const AttentionProblem& problem) {
+  constexpr std::int64_t kTileRows = 128;
+  return std::max<std::int64_t>(1, kTileRows * problem.kv_heads / problem.heads);
+}
+
 double flops_of_key(const AttentionProblem& problem) {
   return 4.0 * static_cast<double>(problem.heads * problem.head_dim);
 }
@@ -44,13 +50,20 @@ struct RowSums {
   double eligible = 0;  // (row, eligible chunk)
   double chosen = 0;    // (row, chosen chunk)
   double remote = 0;    // of these, of other ranks
+  double joined = 0;    // (row, chunk that a row of its tile chose)
 };
 
 class Counter {
  public:
   Counter(const AttentionProblem& problem, const AttentionPolicy& policy, const SequenceGrid& grid,
-          const partition::Layout& layout, RankId rank)
-      : problem_(problem), policy_(policy), grid_(grid), layout_(layout), rank_(rank) {
+          const partition::Layout& layout, RankId rank, const QueryModel& model)
+      : problem_(problem),
+        policy_(policy),
+        grid_(grid),
+        layout_(layout),
+        rank_(rank),
+        model_(model),
+        tile_(queries_of_tile(problem)) {
     // Own chunks before a chunk; a layout of any kind deals them.
     own_before_.assign(static_cast<std::size_t>(grid.chunk_count()) + 1, 0);
     for (std::int64_t c = 0; c < grid.chunk_count(); ++c) {
@@ -89,6 +102,7 @@ class Counter {
     sums.eligible += count * of;
     sums.chosen += count * chosen;
     sums.remote += count * chosen * (of - own) / of;
+    sums.joined += count * chosen * expected_union_ratio(model_, tile_, chosen / of);
   }
 
   const AttentionProblem& problem_;
@@ -96,6 +110,8 @@ class Counter {
   const SequenceGrid& grid_;
   const partition::Layout& layout_;
   RankId rank_;
+  const QueryModel& model_;
+  std::int64_t tile_;
   std::vector<std::int64_t> own_before_;  // by chunk, and once more behind the last
 };
 
@@ -116,9 +132,9 @@ double visiting_pairs(const AttentionPolicy& policy, const SequenceGrid& grid, c
 }  // namespace
 
 RankWork count_work(const AttentionProblem& problem, const AttentionPolicy& policy, const SequenceGrid& grid,
-                    const partition::Layout& layout, RankId rank, runtime::Merge merge) {
+                    const partition::Layout& layout, RankId rank, const QueryModel& model, runtime::Merge merge) {
   const auto own_chunks = static_cast<std::int64_t>(layout.chunks_of(rank).size());
-  const RowSums sums = Counter(problem, policy, grid, layout, rank).count();
+  const RowSums sums = Counter(problem, policy, grid, layout, rank, model).count();
   RankWork work;
   work.rows = static_cast<double>(layout.token_count(rank));
   work.chunk_bytes = static_cast<double>(kvstore::BlockStore::bytes_of(problem, own_chunks));
@@ -133,6 +149,7 @@ RankWork count_work(const AttentionProblem& problem, const AttentionPolicy& poli
   work.needs = sums.remote * static_cast<double>(problem.kv_heads);
   const std::int64_t keys = problem.chunk_size - (problem.landmark_slots ? 1 : 0);
   work.attend_flops = sums.chosen * static_cast<double>(keys) * flops_of_key(problem);
+  work.union_flops = sums.joined * static_cast<double>(keys) * flops_of_key(problem);
   return work;
 }
 
@@ -162,7 +179,7 @@ RankSeconds predict(const RankWork& work, const ComputeRates& rates, double slow
   seconds.pack = of(rates.pack, work.table_bytes);
   seconds.score = of(rates.score, work.score_flops);
   seconds.plan = of(rates.plan, work.needs);
-  seconds.attend = of(rates.attend, work.attend_flops);
+  seconds.attend = of(rates.attend, rates.attends_unions ? work.union_flops : work.attend_flops);
   return seconds;
 }
 

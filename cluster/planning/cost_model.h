@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cluster/planning/expected_fetch.h"
 #include "cluster/planning/machine_profile.h"
 #include "core/problem.h"
 #include "partition/layout.h"
@@ -21,13 +22,15 @@ struct RankWork {
   double score_flops = 0;   // 2 d a (row, query head, eligible landmark)
   double needs = 0;         // (row, kv head, chosen chunk) of other ranks' chunks, as if choices were spread evenly
   double attend_flops = 0;  // 4 d a (row, query head, key of a chosen chunk)
+  double union_flops = 0;   // the same of every chunk that a row of its tile chose, as a GPU loads and multiplies them
 };
 
 // In time that grows with the chunks of the sequence, not with its rows, where windows begin at chunks. Under
 // Merge::kScores the rank scores its own landmarks for the rows of all ranks. A chosen chunk counts with all the keys
-// of a full one: where sinks cut into a chunk, it has fewer.
+// of a full one: where sinks cut into a chunk, it has fewer. Unions depend on the data, for which the model stands.
 RankWork count_work(const AttentionProblem& problem, const AttentionPolicy& policy, const partition::SequenceGrid& grid,
-                    const partition::Layout& layout, RankId rank, runtime::Merge merge = runtime::Merge::kLandmarks);
+                    const partition::Layout& layout, RankId rank, const QueryModel& model,
+                    runtime::Merge merge = runtime::Merge::kLandmarks);
 
 // Of exact causal attention to everything: 4 d a (row, query head, key), all ranks together.
 double dense_flops(const AttentionProblem& problem, const partition::SequenceGrid& grid);

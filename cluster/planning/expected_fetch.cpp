@@ -55,6 +55,14 @@ double left_of(double places, double mean) {
   return deviation * (distance * 0.5 * std::erfc(-distance / std::sqrt(2.0)) + density);
 }
 
+double popular_miss(double hits) { return std::pow(1.0 + hits / kPopularityShape, -kPopularityShape); }
+
+// A landmark leans towards the direction in which it was made, so that topics share fewer chunks than independent ones
+// would, and more than none: halfway.
+double topics_miss(double one, double topics) {
+  return 0.5 * (std::pow(1.0 - one, topics) + std::max(0.0, 1.0 - topics * one));
+}
+
 // P(a chunk is not chosen by this run and the later ones of a document), by run, for a chunk that became eligible with
 // the run.
 class Misses {
@@ -85,7 +93,7 @@ class Misses {
         const double unasked = std::pow(1.0 - (1.0 - model_.agreement) / topics, rows);
         const double asked_first = 1.0 - (1.0 - 1.0 / topics) * unasked;
         const double one = asked_first * share + (1.0 - asked_first) * topic;
-        if (share < 1.0) miss = popular_miss(hits) * topics_miss(one);
+        if (share < 1.0) miss = popular_miss(hits) * topics_miss(one, topics);
         const double asked = run.follows ? 1.0 - unasked : asked_first;
         topic = asked * share + (1.0 - asked) * topic;
       }
@@ -95,15 +103,6 @@ class Misses {
   }
 
  private:
-  static double popular_miss(double hits) { return std::pow(1.0 + hits / kPopularityShape, -kPopularityShape); }
-
-  // A landmark leans towards the direction in which it was made, so that topics share fewer chunks than independent
-  // ones would, and more than none: halfway.
-  double topics_miss(double one) const {
-    const auto topics = static_cast<double>(model_.topics);
-    return 0.5 * (std::pow(1.0 - one, topics) + std::max(0.0, 1.0 - topics * one));
-  }
-
   const QueryModel& model_;
   double topk_;
   double of_query_;
@@ -274,11 +273,16 @@ double ExpectedFetch::window() const { return sum(window_blocks); }
 double ExpectedFetch::chosen() const { return sum(chosen_blocks); }
 double ExpectedFetch::records() const { return sum(chosen_records); }
 
-double expected_union_ratio(const QueryModel& model, std::int64_t tile) {
-  const double directions = 1.0 + static_cast<double>(tile - 1) * (1.0 - model.agreement);
-  if (model.topics == 0) return directions;
-  const double topics = static_cast<double>(model.topics);
-  return topics * (1.0 - std::pow(1.0 - 1.0 / topics, directions));
+double expected_union_ratio(const QueryModel& model, std::int64_t tile, double share) {
+  if (share >= 1.0) return 1.0;
+  const bool endless = share <= 0.0 || model.union_measured;
+  double directions = 1.0 + static_cast<double>(tile - 1) * (1.0 - model.agreement);
+  if (model.topics == 0) {
+    return endless ? directions : (1.0 - (1.0 - share) * popular_miss((directions - 1.0) * share)) / share;
+  }
+  const auto topics = static_cast<double>(model.topics);
+  directions = topics * (1.0 - std::pow(1.0 - 1.0 / topics, directions));
+  return endless ? directions : (1.0 - topics_miss(share, directions)) / share;
 }
 
 QueryModel model_of_union_ratio(double ratio) {
@@ -286,6 +290,7 @@ QueryModel model_of_union_ratio(double ratio) {
   QueryModel model;
   model.topics = 0;
   model.needles = 0;
+  model.union_measured = true;
   model.agreement = std::clamp(1.0 - (ratio - 1.0) / (kTile - 1.0), 0.0, 1.0);
   return model;
 }

@@ -16,13 +16,16 @@ namespace ringmark::cluster {
 
 struct QueryModel {
   double agreement = 0.98;
-  std::int64_t topics = 8;    // 0: every turn is to a fresh direction
-  std::int64_t needles = 64;  // rows at the end, and landmark slots at even depths, that each ask in a direction of
-                              // their own; chunks of a needle are chosen by its question
+  std::int64_t topics = 8;      // 0: every turn is to a fresh direction
+  std::int64_t needles = 64;    // rows at the end, and landmark slots at even depths, that each ask in a direction of
+                                // their own; chunks of a needle are chosen by its question
+  bool union_measured = false;  // agreement stands for a union ratio that somebody has measured
 };
 
-// Chunks that `tile` consecutive queries choose together over those that one chooses (docs/report.md, "union ratio").
-double expected_union_ratio(const QueryModel& model, std::int64_t tile);
+// Chunks that `tile` consecutive queries choose together over those that one chooses (docs/report.md, "union ratio"),
+// where each chooses `share` of the chunks that it may: the fewer there are, the more often directions meet in one.
+// Share 0 is of endlessly many, and that of a measured ratio, in which meetings are already.
+double expected_union_ratio(const QueryModel& model, std::int64_t tile, double share = 0.0);
 // The model of fresh directions that has this union ratio at 32 queries.
 QueryModel model_of_union_ratio(double ratio);
 

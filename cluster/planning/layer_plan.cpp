@@ -51,7 +51,7 @@ class Planner {
     plan.slowest = static_cast<std::size_t>(slowest - plan.examined.begin());
     plan.fetch = decide_fetch(*slowest);
     const Layout one = partition::make_layout(grid_, 1, request_.balance);
-    const RankWork whole = count_work(request_.problem, request_.policy, grid_, one, RankId(0));
+    const RankWork whole = count_work(request_.problem, request_.policy, grid_, one, RankId(0), request_.model);
     plan.one_rank_seconds = predict(whole, request_.profile.compute, request_.profile.slowdown(1)).total();
     plan.efficiency = plan.one_rank_seconds / (request_.ranks() * std::max(slowest->seconds(), 1e-12));
     plan.bound_by = bound_of(*slowest);
@@ -148,7 +148,7 @@ class Planner {
     RankPlan plan;
     plan.rank = rank;
     plan.shard = runtime::shard_size(layout_, rank);
-    plan.work = count_work(request_.problem, request_.policy, grid_, layout_, rank, merge);
+    plan.work = count_work(request_.problem, request_.policy, grid_, layout_, rank, request_.model, merge);
     plan.compute = predict(plan.work, request_.profile.compute, slowdown_);
     const ExpectedFetch fetch = expected_fetch(request_.problem, request_.policy, grid_, layout_, rank, request_.model);
     const auto block = static_cast<double>(kernels::BlockShape::of(request_.problem).bytes());

@@ -27,9 +27,12 @@ struct ComputeRates {
   StageRate pack;       // unit: a byte of landmark records made ready for scoring
   StageRate score;      // unit: a flop
   StageRate plan;       // unit: a (row, kv head, chosen chunk of another rank)
-  StageRate attend;     // unit: a flop
+  StageRate attend;     // unit: a flop; on GPUs one of a tile's union
   StageRate dense;      // unit: a flop of exact causal attention
   StageRate rest;       // no unit: memory, meetings, output: wall time that no stage has
+  // A GPU loads and multiplies each chunk of a tile's union for all rows of the tile; on cores a row computes only the
+  // chunks that it chose. Follows from the backend.
+  bool attends_unions = false;
 };
 
 // What lies between two ranks.

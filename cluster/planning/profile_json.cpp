@@ -147,6 +147,7 @@ MachineProfile parse_profile(const std::string& text, const std::string& path) {
   profile.name = fields.text("name");
   profile.backend = fields.text("backend");
   if (profile.backend != "cpu" && profile.backend != "cuda") fields.refuse("backend", profile.backend, "cpu or cuda");
+  profile.compute.attends_unions = profile.backend == "cuda";
   profile.measured = fields.text("measured");
   profile.ranks_per_node = static_cast<int>(fields.count("ranks_per_node", 1, kMaxCount));
   profile.threads = static_cast<int>(fields.count("threads", 1, kMaxCount));

@@ -56,7 +56,8 @@ class SparseScheduler {
   bool alone() const { return layout_.ranks() == 1; }
 
   RankSchedule schedule(RankId rank) {
-    const RankWork work = count_work(job_.problem, job_.policy, grid_, layout_, rank);
+    const QueryModel model{job_.turns.agreement, job_.turns.topics, job_.turns.needles};
+    const RankWork work = count_work(job_.problem, job_.policy, grid_, layout_, rank, model);
     const double slowdown = topology_.shared_cores > 0 ? 1.0 : profile_.slowdown(topology_.ranks_per_node);
     const RankSeconds seconds = predict(work, profile_.compute, slowdown);
     result_.compute_seconds += seconds.total() - seconds.rest - seconds.pack;

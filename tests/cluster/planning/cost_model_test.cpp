@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/planning/layer_plan.h"
 #include "kernels/landmarks.h"
 #include "partition/layout.h"
 
@@ -56,6 +57,10 @@ RankWork brute_force(const Case& of, const SequenceGrid& grid, const Layout& lay
     const double chosen = std::min(eligible, static_cast<double>(of.policy.topk));
     work.score_flops += eligible * 2.0 * static_cast<double>(p.heads * shape.head_dim * shape.vectors);
     work.attend_flops += chosen * static_cast<double>(p.chunk_size - (p.landmark_slots ? 1 : 0)) * flops_of_key;
+    if (eligible > 0) {  // a tile has 128 rows of 2 heads
+      work.union_flops += chosen * expected_union_ratio({}, 64, chosen / eligible) *
+                          static_cast<double>(p.chunk_size - (p.landmark_slots ? 1 : 0)) * flops_of_key;
+    }
     if (eligible > 0) work.needs += chosen * remote / eligible * static_cast<double>(p.kv_heads);
   }
   return work;
@@ -104,15 +109,17 @@ TEST_P(CountWork, EqualsCountingRowByRow) {
       const Layout layout = partition::make_layout(grid, ranks, balance);
       double visiting = 0, gathered = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const RankWork work = count_work(of.problem, of.policy, grid, layout, RankId(rank));
+        const RankWork work = count_work(of.problem, of.policy, grid, layout, RankId(rank), {});
         const RankWork expected = brute_force(of, grid, layout, RankId(rank));
         const std::string where = std::string(name_of(balance)) + " rank " + std::to_string(rank);
         EXPECT_EQ(work.rows, expected.rows) << where;
         EXPECT_EQ(work.window_flops, expected.window_flops) << where;
         EXPECT_EQ(work.score_flops, expected.score_flops) << where;
         EXPECT_EQ(work.attend_flops, expected.attend_flops) << where;
+        EXPECT_NEAR(work.union_flops, expected.union_flops, 1e-9 * expected.union_flops) << where;
         EXPECT_NEAR(work.needs, expected.needs, 1e-9 * expected.needs) << where;
-        visiting += count_work(of.problem, of.policy, grid, layout, RankId(rank), runtime::Merge::kScores).score_flops;
+        visiting +=
+            count_work(of.problem, of.policy, grid, layout, RankId(rank), {}, runtime::Merge::kScores).score_flops;
         gathered += work.score_flops;
       }
       // The same pairs, seen from the landmark's side.
@@ -147,7 +154,7 @@ TEST(CountWorkByHand, EightTokens) {
   policy.topk = 1;
   const SequenceGrid grid(problem, policy);
   const Layout one = partition::make_layout(grid, 1, Balance::kContiguous);
-  const RankWork work = count_work(problem, policy, grid, one, RankId(0));
+  const RankWork work = count_work(problem, policy, grid, one, RankId(0), {});
   EXPECT_EQ(work.rows, 8);
   EXPECT_EQ(work.chunk_bytes, 8 * 2 * 4);   // a key and a value of 4 bytes
   EXPECT_EQ(work.window_flops, 12 * 4);     // 4 x (1 + 2) keys
@@ -157,13 +164,13 @@ TEST(CountWorkByHand, EightTokens) {
   EXPECT_EQ(work.needs, 0);
   // Zigzag over 2 ranks: rank 0 has chunks 0 and 3. Rows of chunk 3 choose among 0, 1, 2, of which 1 and 2 are remote.
   const Layout two = partition::make_layout(grid, 2, Balance::kZigzag);
-  const RankWork half = count_work(problem, policy, grid, two, RankId(0));
+  const RankWork half = count_work(problem, policy, grid, two, RankId(0), {});
   EXPECT_EQ(half.rows, 4);
   EXPECT_EQ(half.score_flops, 6 * 2);
   EXPECT_NEAR(half.needs, 2 * 2.0 / 3.0, 1e-12);
   // Under `scores` it scores chunk 0 for the 6 rows behind it, chunk 3 for nobody.
-  EXPECT_EQ(count_work(problem, policy, grid, two, RankId(0), runtime::Merge::kScores).score_flops, 6 * 2);
-  EXPECT_EQ(count_work(problem, policy, grid, two, RankId(1), runtime::Merge::kScores).score_flops, 6 * 2);
+  EXPECT_EQ(count_work(problem, policy, grid, two, RankId(0), {}, runtime::Merge::kScores).score_flops, 6 * 2);
+  EXPECT_EQ(count_work(problem, policy, grid, two, RankId(1), {}, runtime::Merge::kScores).score_flops, 6 * 2);
 }
 
 TEST(Predict, IsALineAStage) {
@@ -183,6 +190,54 @@ TEST(Predict, IsALineAStage) {
   EXPECT_EQ(predict(RankWork{}, rates).total(), 0);
 }
 
+// Cores compute what a row chose, GPUs what its tile did.
+TEST(Predict, GpusAttendUnions) {
+  ComputeRates rates;
+  rates.attend = {0.0, 0.0, 2.0};
+  RankWork work;
+  work.rows = work.table_bytes = 1;
+  work.attend_flops = 10;
+  work.union_flops = 30;
+  EXPECT_EQ(predict(work, rates).attend, 20);
+  rates.attends_unions = true;
+  EXPECT_EQ(predict(work, rates).attend, 60);
+}
+
+// The chosen chunks of docs/performance.md on one H200, by agreement: 322 and 135 useful TFLOP/s measured.
+TEST(Predict, AttendOfAnH200) {
+  AttentionProblem problem;
+  problem.tokens = 131072;
+  problem.heads = 32;
+  problem.kv_heads = 8;
+  problem.head_dim = 128;
+  problem.landmark_slots = true;
+  const AttentionPolicy policy;
+  const SequenceGrid grid(problem, policy);
+  const Layout layout = partition::make_layout(grid, 1, Balance::kZigzag);
+  const auto rate = [&](const QueryModel& model) {
+    const RankWork work = count_work(problem, policy, grid, layout, RankId(0), model);
+    return work.attend_flops / predict(work, find_profile("h200").compute).attend;
+  };
+  EXPECT_NEAR(rate({0.98, 8, 64}) / 322e12, 1.0, 0.05);
+  EXPECT_NEAR(rate({0.9, 8, 64}) / 135e12, 1.0, 0.15);
+}
+
+// Two of them where every query turns to a fresh direction: 70.7 ms measured.
+TEST(PlanLayer, RandomChoiceOfTwoH200) {
+  PlanRequest request;
+  request.problem.tokens = 131072;
+  request.problem.heads = 32;
+  request.problem.kv_heads = 8;
+  request.problem.head_dim = 128;
+  request.problem.landmark_slots = true;
+  request.profile = find_profile("h200");
+  request.ranks_per_node = 2;
+  request.memory_limit = request.profile.memory_of_rank(2);
+  request.fetch_budget = request.memory_limit / 4;
+  request.model = {0.0, 0, 64};
+  EXPECT_NEAR(plan_layer(request).slowest_rank().seconds() / 0.0707, 1.0, 0.15);
+}
+
 // 16M tokens on 1024 ranks: the sum over ranks is that of one rank, in a moment.
 TEST(CountWork16M, AddsUpOverTheRanks) {
   AttentionProblem problem;
@@ -194,11 +249,11 @@ TEST(CountWork16M, AddsUpOverTheRanks) {
   const AttentionPolicy policy;
   const SequenceGrid grid(problem, policy);
   const RankWork whole =
-      count_work(problem, policy, grid, partition::make_layout(grid, 1, Balance::kZigzag), RankId(0));
+      count_work(problem, policy, grid, partition::make_layout(grid, 1, Balance::kZigzag), RankId(0), {});
   const Layout layout = partition::make_layout(grid, 1024, Balance::kZigzag);
   RankWork sum;
   for (int rank = 0; rank < 1024; rank += 1) {
-    const RankWork work = count_work(problem, policy, grid, layout, RankId(rank));
+    const RankWork work = count_work(problem, policy, grid, layout, RankId(rank), {});
     sum.rows += work.rows;
     sum.score_flops += work.score_flops;
     sum.window_flops += work.window_flops;

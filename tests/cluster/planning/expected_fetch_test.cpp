@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "cluster/planning/cost_model.h"
 #include "comm/block_transport.h"
 #include "comm/thread_ranks.h"
 #include "kernels/block_table.h"
+#include "runtime/locality.h"
 #include "runtime/planted_layer.h"
 #include "runtime/prefill.h"
 #include "runtime/selector.h"
@@ -189,6 +191,35 @@ TEST(UnionRatio, ByHand) {
   EXPECT_DOUBLE_EQ(expected_union_ratio({0.0, 0, 0}, 32), 32.0);    // every one turns
   EXPECT_NEAR(expected_union_ratio({0.98, 8, 0}, 32), 1.51, 0.06);  // a report of `make demo` says 1.51
   EXPECT_NEAR(expected_union_ratio(model_of_union_ratio(4.3), 32), 4.3, 1e-9);
+  EXPECT_NEAR(expected_union_ratio(model_of_union_ratio(4.3), 32, 0.5), 4.3, 1e-9);  // as measured
+  EXPECT_EQ(expected_union_ratio({0.0, 0, 0}, 32, 1.0), 1.0);                        // everything is chosen
+  EXPECT_DOUBLE_EQ(expected_union_ratio({0.0, 0, 0}, 1, 0.25), 1.0);                 // one query
+  EXPECT_DOUBLE_EQ(expected_union_ratio({1.0, 8, 0}, 32, 0.25), 1.0);                // all ask alike
+  // Two topics of half the chunks each: the same, or the other half, or in between: three quarters of all.
+  EXPECT_NEAR(expected_union_ratio({0.0, 2, 0}, 64, 0.5), (1.0 - 0.25 / 2) / 0.5, 1e-9);
+}
+
+// Among few chunks directions often meet: 64 fresh ones on 16384 tokens choose 8 times the chunks of one.
+TEST(UnionRatio, IsNearWhatPlantedLayersChoose) {
+  const AttentionProblem problem = planted_problem(16384, 1);
+  const AttentionPolicy policy;
+  for (const QueryModel& model : {QueryModel{0.0, 0, 0}, {0.5, 0, 0}, {0.9, 8, 0}, {0.98, 8, 0}}) {
+    const SequenceGrid grid(problem, policy);
+    const Layout layout = partition::make_layout(grid, 1, Balance::kContiguous);
+    const RankWork work = count_work(problem, policy, grid, layout, RankId(0), model);
+    comm::run_thread_ranks(1, [&](comm::Communicator& communicator) {
+      const auto chosen = comm::choose_transport(communicator, comm::TransportChoice::kAuto);
+      const runtime::PlantedLayer layer(problem, policy, {model.needles, model.agreement, model.topics});
+      runtime::LayerShard shard = layer.make_shard(layout, RankId(0), 1);
+      runtime::SilentProgress progress;
+      const auto result =
+          runtime::prefill(communicator, *chosen.transport, problem, policy, layout, shard, {}, progress);
+      const double measured = runtime::union_ratios(communicator, result.selection, layout.tokens_of(RankId(0)))[2];
+      std::printf("agreement %.2f, topics %lld: union ratio %.2f at 64, expected %.2f\n", model.agreement,
+                  static_cast<long long>(model.topics), measured, work.union_flops / work.attend_flops);
+      EXPECT_NEAR(work.union_flops / work.attend_flops / measured, 1.0, 0.15);
+    });
+  }
 }
 
 }  // namespace

@@ -129,5 +129,13 @@ TEST(SimulateOptions, refuses_what_it_cannot_simulate) {
   for (const auto& arguments : wrong) EXPECT_THROW(parse_simulate_options(arguments, {}), Error) << arguments[1];
 }
 
+// 131072 tokens where every query turns to a fresh direction, on two H200 (docs/performance.md): 70.7 ms measured.
+TEST(SimulatePoint, random_choice_on_two_h200) {
+  const SimulateOptions options = parse_simulate_options(
+      {"--tokens", "128k", "--nodes", "1", "--ranks-per-node", "2", "--agreement", "0", "--topics", "0"}, {});
+  const Point point = simulate_point(options.job, Arm::kSparse, options.topology, options.profile, options.flow_limit);
+  EXPECT_NEAR(point.seconds / 0.0707, 1.0, 0.15);
+}
+
 }  // namespace
 }  // namespace ringmark::cluster
