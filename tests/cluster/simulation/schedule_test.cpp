@@ -131,6 +131,7 @@ TEST(SimulateOptions, refuses_what_it_cannot_simulate) {
 
 // 131072 tokens where every query turns to a fresh direction, on two H200 (docs/performance.md): 70.7 ms measured.
 TEST(SimulatePoint, random_choice_on_two_h200) {
+  if (!can_replay()) GTEST_SKIP() << "built without SimGrid";
   const SimulateOptions options = parse_simulate_options(
       {"--tokens", "128k", "--nodes", "1", "--ranks-per-node", "2", "--agreement", "0", "--topics", "0"}, {});
   const Point point = simulate_point(options.job, Arm::kSparse, options.topology, options.profile, options.flow_limit);
