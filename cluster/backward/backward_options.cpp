@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cluster/options/layer_choices.h"
 #include "cluster/options/option_group.h"
 #include "cluster/options/option_values.h"
 #include "cluster/prefill/policy_options.h"
@@ -21,9 +22,6 @@ namespace po = boost::program_options;
 
 constexpr std::int64_t kMaxMib = std::int64_t{1} << 20;
 
-constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
-constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
-                                  partition::Balance::kRotate};
 constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference};
 // Policies whose backward pass there is.
 constexpr std::array<std::string_view, 3> kPolicies = {"hils", "mean", "dense"};
@@ -97,8 +95,8 @@ void read_attention(const OptionValues& values, BackwardOptions& options) {
 }
 
 void read_execution(const OptionValues& values, BackwardOptions& options) {
-  options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
-  options.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(options.balance);
+  options.merge = read_merge(values).value_or(options.merge);
+  options.balance = read_balance(values).value_or(options.balance);
   options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
   options.transport = read_transport(values, options.backend);
   options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxMib);

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cluster/options/layer_choices.h"
 #include "cluster/options/option_group.h"
 #include "cluster/options/option_values.h"
 #include "cluster/prefill/prefill_options.h"
@@ -22,7 +23,6 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kCpuTokens = 32768;
 constexpr std::int64_t kGpuTokens = 262144;
 constexpr double kMaxDeadlineSeconds = 7 * 24 * 3600;
-constexpr std::array kDTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat32};
 constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kCuda};
 constexpr auto kTextOf = [](auto choice) { return name_of(choice); };
 
@@ -59,10 +59,10 @@ CalibrateOptions parse_calibrate_options(const std::vector<std::string>& argumen
   options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
   const Defaults usual = defaults_of(options.backend);
   AttentionProblem& problem = options.problem;
-  problem.heads = read_count(values, "heads", 1, 4096).value_or(usual.heads);
-  problem.kv_heads = read_count(values, "kv-heads", 1, 4096).value_or(usual.kv_heads);
-  problem.head_dim = read_count(values, "head-dim", 1, kMaxHeadDim).value_or(usual.head_dim);
-  problem.dtype = read_choice<DType>(values, "dtype", kDTypes, kTextOf).value_or(problem.dtype);
+  problem.heads = usual.heads;
+  problem.kv_heads = usual.kv_heads;
+  problem.head_dim = usual.head_dim;
+  read_head_shape_into(values, problem);
   problem.chunk_size = read_count(values, "chunk", 1, kMaxChunkSize).value_or(problem.chunk_size);
   problem.landmark_slots = true;
   options.tokens = read_count(values, "tokens", kLeastTokens, kMostTokens).value_or(usual.tokens);
@@ -72,9 +72,6 @@ CalibrateOptions parse_calibrate_options(const std::vector<std::string>& argumen
   options.threads = read_count(values, "threads", 1, 4096).value_or(options.threads);
   options.transport = read_transport(values, kernels::Backend::kCpu);
   options.deadline_seconds = read_positive(values, "deadline", kMaxDeadlineSeconds).value_or(options.deadline_seconds);
-  if (problem.heads % problem.kv_heads != 0) {
-    fail_bad_input(fmt::format("heads = {} is not a multiple of kv-heads = {}", problem.heads, problem.kv_heads));
-  }
   problem.tokens = options.tokens;
   problem.validate();
   options.policy.validate(problem);

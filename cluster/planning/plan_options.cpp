@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cluster/options/layer_choices.h"
 #include "cluster/options/option_group.h"
 #include "cluster/options/option_values.h"
 #include "cluster/prefill/policy_options.h"
@@ -23,13 +24,6 @@ constexpr std::int64_t kMaxFetchMib = std::int64_t{1} << 20;
 constexpr double kMaxMemoryGib = 1 << 20;
 constexpr double kMaxUnionRatio = 32;
 constexpr std::int64_t kHostFetchBytes = std::int64_t{64} << 20;
-
-constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
-constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
-                                  partition::Balance::kRotate};
-constexpr std::array kFetches = {runtime::Fetch::kAuto, runtime::Fetch::kBlocks, runtime::Fetch::kStream};
-constexpr std::array kDTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat32};
-constexpr auto kTextOf = [](auto choice) { return name_of(choice); };
 
 constexpr std::string_view kHelpHead =
     R"(ringmark plan: what a prefill will take, before anything runs: memory, bytes and seconds of each rank, which
@@ -102,16 +96,14 @@ AttentionProblem read_problem(const OptionValues& values) {
   const auto tokens = read_count(values, "tokens", 1, kMaxTokens);
   if (!tokens) fail_bad_input("no --tokens N given; see ringmark plan --help");
   problem.tokens = *tokens;
-  problem.heads = read_count(values, "heads", 1, 4096).value_or(defaults.heads);
-  problem.kv_heads = read_count(values, "kv-heads", 1, 4096).value_or(defaults.kv_heads);
-  problem.head_dim = read_count(values, "head-dim", 1, kMaxHeadDim).value_or(defaults.head_dim);
-  problem.dtype = read_choice<DType>(values, "dtype", kDTypes, kTextOf).value_or(defaults.dtype);
+  problem.heads = defaults.heads;
+  problem.kv_heads = defaults.kv_heads;
+  problem.head_dim = defaults.head_dim;
+  problem.dtype = defaults.dtype;
+  read_head_shape_into(values, problem);
   problem.chunk_size = read_count(values, "chunk", 1, kMaxChunkSize).value_or(problem.chunk_size);
   problem.landmark_slots = !read_switch(values, "no-landmark-slots");
   problem.cu_seqlens = read_counts(values, "cu-seqlens").value_or(problem.cu_seqlens);
-  if (problem.heads % problem.kv_heads != 0) {
-    fail_bad_input(fmt::format("heads = {} is not a multiple of kv-heads = {}", problem.heads, problem.kv_heads));
-  }
   problem.validate();
   return problem;
 }
@@ -150,9 +142,9 @@ void read_machine(const OptionValues& values, PlanRequest& request) {
   const bool gpu = request.profile.backend == "cuda";
   const auto mib = read_count(values, "fetch-mib", 1, kMaxFetchMib);
   request.fetch_budget = mib ? *mib << 20 : gpu ? request.memory_limit / 4 : kHostFetchBytes;
-  request.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(request.merge);
-  request.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(request.balance);
-  request.fetch = read_choice<runtime::Fetch>(values, "fetch", kFetches, kTextOf).value_or(request.fetch);
+  request.merge = read_merge(values).value_or(request.merge);
+  request.balance = read_balance(values).value_or(request.balance);
+  request.fetch = read_fetch(values).value_or(request.fetch);
   const OptionValue* const fetch = find_value(values, "fetch");
   if (!gpu && fetch != nullptr) {
     fail_bad_input(fmt::format("{} = {} has no meaning for profile {}, whose backend is cpu", fetch->origin,

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cluster/options/layer_choices.h"
 #include "cluster/options/option_group.h"
 #include "cluster/options/option_values.h"
 #include "cluster/prefill/landmark_options.h"
@@ -23,14 +24,9 @@ namespace po = boost::program_options;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxFetchMib = std::int64_t{1} << 20;
 
-constexpr std::array kMerges = {runtime::Merge::kAuto, runtime::Merge::kScores, runtime::Merge::kLandmarks};
-constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
-                                  partition::Balance::kRotate};
 constexpr std::array kBackends = {kernels::Backend::kCpu, kernels::Backend::kReference, kernels::Backend::kCuda};
-constexpr std::array kFetches = {runtime::Fetch::kAuto, runtime::Fetch::kBlocks, runtime::Fetch::kStream};
 // Options that only --backend cuda understands.
 constexpr std::array kGpuOnly = {"kernels", "fetch", "share-gpu"};
-constexpr std::array kDTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat32};
 // Options that describe a generated layer and mean nothing for a file.
 constexpr std::array kPlantedOnly = {"heads", "kv-heads", "head-dim", "needles", "agreement", "topics", "dtype"};
 
@@ -129,16 +125,10 @@ OptionGroup planted_options() {
 PlantedOptions read_planted(const OptionValues& values, std::int64_t tokens) {
   PlantedOptions planted;
   planted.tokens = tokens;
-  planted.heads = read_count(values, "heads", 1, 4096).value_or(planted.heads);
-  planted.kv_heads = read_count(values, "kv-heads", 1, 4096).value_or(planted.kv_heads);
-  planted.head_dim = read_count(values, "head-dim", 1, kMaxHeadDim).value_or(planted.head_dim);
+  read_head_shape_into(values, planted);
   planted.needles = read_count(values, "needles", 0, kMaxTokens).value_or(planted.needles);
   planted.agreement = read_fraction(values, "agreement").value_or(planted.agreement);
   planted.topics = read_count(values, "topics", 0, kMaxTokens).value_or(planted.topics);
-  planted.dtype = read_choice<DType>(values, "dtype", kDTypes, kTextOf).value_or(planted.dtype);
-  if (planted.heads % planted.kv_heads != 0) {
-    fail_bad_input(fmt::format("heads = {} is not a multiple of kv-heads = {}", planted.heads, planted.kv_heads));
-  }
   return planted;
 }
 
@@ -183,9 +173,9 @@ void read_execution(const OptionValues& values, PrefillOptions& options) {
   } else if (policy == "compressive") {
     options.compressive = read_compressive(values);
   } else {
-    options.merge = read_choice<runtime::Merge>(values, "merge", kMerges, kTextOf).value_or(options.merge);
+    options.merge = read_merge(values).value_or(options.merge);
   }
-  options.balance = read_choice<partition::Balance>(values, "balance", kBalances, kTextOf).value_or(options.balance);
+  options.balance = read_balance(values).value_or(options.balance);
   options.backend = read_choice<kernels::Backend>(values, "backend", kBackends, kTextOf).value_or(options.backend);
   options.fetch_mib = read_count(values, "fetch-mib", 1, kMaxFetchMib);
   options.seed = read_seed(values, "seed").value_or(options.seed);
@@ -202,7 +192,7 @@ void read_gpu(const OptionValues& values, PrefillOptions& options) {
   options.transport = read_transport(values, options.backend);
   const std::vector<std::string> kernels = {"auto", "hopper", "mma", "simt"};
   options.gpu.kernels = kernels[read_choice_index(values, "kernels", kernels).value_or(0)];
-  options.gpu.fetch = read_choice<runtime::Fetch>(values, "fetch", kFetches, kTextOf).value_or(options.gpu.fetch);
+  options.gpu.fetch = read_fetch(values).value_or(options.gpu.fetch);
   options.gpu.share = read_switch(values, "share-gpu");
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cluster/options/layer_choices.h"
 #include "cluster/options/option_group.h"
 #include "cluster/options/option_values.h"
 #include "cluster/options/size_text.h"
@@ -82,14 +83,13 @@ std::vector<std::int64_t> read_series(const OptionValues& values, const std::str
 }
 
 AttentionProblem read_problem(const OptionValues& values) {
-  constexpr std::array kTypes = {DType::kBfloat16, DType::kFloat16, DType::kFloat32};
   AttentionProblem problem;
-  problem.heads = read_count(values, "heads", 1, 4096).value_or(32);
-  problem.kv_heads = read_count(values, "kv-heads", 1, 4096).value_or(8);
-  problem.head_dim = read_count(values, "head-dim", 1, kMaxHeadDim).value_or(128);
+  problem.heads = 32;
+  problem.kv_heads = 8;
+  problem.head_dim = 128;
+  problem.dtype = DType::kBfloat16;
+  read_head_shape_into(values, problem);
   problem.chunk_size = read_count(values, "chunk-size", 1, kMaxChunkSize).value_or(64);
-  problem.dtype =
-      read_choice<DType>(values, "dtype", kTypes, [](DType type) { return name_of(type); }).value_or(DType::kBfloat16);
   problem.scale = 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
   problem.landmark_slots = true;  // as in a planted layer
   return problem;
@@ -227,18 +227,11 @@ SimulateOptions parse_simulate_options(const std::vector<std::string>& arguments
   job.problem = read_problem(values);
   job.policy.window = read_count(values, "window", 0, kMostTokens).value_or(512);
   job.policy.topk = read_count(values, "topk", 0, kMaxTopk).value_or(16);
-  constexpr std::array kBalances = {partition::Balance::kContiguous, partition::Balance::kZigzag,
-                                    partition::Balance::kRotate};
-  job.balance = read_choice<partition::Balance>(values, "balance", kBalances, [](partition::Balance balance) {
-                  return partition::name_of(balance);
-                }).value_or(partition::Balance::kZigzag);
+  job.balance = read_balance(values).value_or(partition::Balance::kZigzag);
   job.turns.agreement = read_fraction(values, "agreement").value_or(options.profile.agreement);
   job.turns.topics = read_count(values, "topics", 0, 1 << 12).value_or(8);
   job.turns.seed = read_seed(values, "seed").value_or(1);
-  constexpr std::array kFetches = {runtime::Fetch::kAuto, runtime::Fetch::kBlocks, runtime::Fetch::kStream};
-  job.fetch = read_choice<runtime::Fetch>(values, "fetch", kFetches, [](runtime::Fetch fetch) {
-                return runtime::name_of(fetch);
-              }).value_or(runtime::Fetch::kAuto);
+  job.fetch = read_fetch(values).value_or(runtime::Fetch::kAuto);
   // As the command prefill has them.
   const std::int64_t quarter = options.profile.memory_of_rank(options.topology.ranks_per_node) / 4;
   const bool on_gpu = options.profile.backend == "cuda";
