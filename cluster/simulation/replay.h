@@ -26,7 +26,7 @@ struct Replay {
   bool aggregated = false;
 };
 
-// False where the binary was built without SimGrid.
+// False where the program was built without SimGrid, or its module was left behind.
 bool can_replay();
 
 // Flows are between a rank and each network card it reads from, while all schedules together have at most `flow_limit`

@@ -43,6 +43,10 @@ class ReplayTest : public testing::Test {
   }
 };
 
+#ifdef RINGMARK_HAS_SIMGRID
+TEST(ReplayModule, is_found_by_what_was_built_beside_it) { EXPECT_TRUE(can_replay()); }
+#endif
+
 TEST_F(ReplayTest, one_transfer_takes_latency_and_bytes_over_bandwidth) {
   Topology topology = topology_of(2);
   topology.outside.latency = 0.25;
