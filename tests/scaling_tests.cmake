@@ -4,7 +4,5 @@ add_unit_test(scaling_test SANITIZE SOURCES cluster/scaling/statistics_test.cpp 
 add_test(NAME scaling COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/scaling/study.sh $<TARGET_FILE:ringmark>)
 set_tests_properties(scaling PROPERTIES TIMEOUT 120 LABELS command PROCESSORS 2
   ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
-add_test(NAME scaling_cluster COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster/scaling/cluster.sh $<TARGET_FILE:ringmark>
-  ${PROJECT_SOURCE_DIR}/cluster/testing/slurm_cluster.sh)
-set_tests_properties(scaling_cluster PROPERTIES TIMEOUT 300 LABELS full RESOURCE_LOCK cluster PROCESSORS 2
-  ENVIRONMENT "${RINGMARK_RANK_ENVIRONMENT}")
+add_cluster_test(scaling_cluster full ${CMAKE_CURRENT_SOURCE_DIR}/cluster/scaling/cluster.sh $<TARGET_FILE:ringmark>
+  ${RINGMARK_SLURM_CLUSTER} ${RINGMARK_SLURM_SCRIPTS})
