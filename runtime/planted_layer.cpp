@@ -6,25 +6,12 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "runtime/counter_random.h"
 
 namespace ringmark::runtime {
 namespace {
 
 enum Stream : std::uint64_t { kTurn = 1, kTopic, kQuery, kKey, kValue, kQuestion, kCode, kPlace, kGate };
-
-// Counter-based: the value depends on its coordinates alone.
-std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::int64_t index, std::int64_t part) {
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15ull + stream;
-  for (const std::int64_t coordinate : {index, part}) {
-    state += static_cast<std::uint64_t>(coordinate) + 0x9E3779B97F4A7C15ull;
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EBull;
-    state ^= state >> 31;
-  }
-  return state;
-}
-
-double unit_interval(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
 
 // Box-Muller, two values a draw.
 void fill_gaussian(std::uint64_t seed, Stream stream, std::int64_t index, std::int64_t count, float* out) {

@@ -45,16 +45,22 @@ Json run_json(const RunRecord& run) {
   return json;
 }
 
-RunRecord parse_run(const Json& json) {
+// What a run's record and the report of its prefill say by the same names.
+RunRecord parse_common(const Json& json) {
   RunRecord run;
   run.seconds = json.at("seconds").get<std::map<std::string, double>>();
-  run.wall_seconds = json.at("wall_seconds");
-  run.bytes_moved = json.at("bytes_moved");
   run.bytes_ring = json.at("bytes_ring");
   run.peak_memory_bytes = json.at("peak_memory_bytes");
   run.needles_planted = json.at("needles_planted");
   run.needles_recovered = json.at("needles_recovered");
   run.selection_digest = json.value("selection_digest", "");
+  return run;
+}
+
+RunRecord parse_run(const Json& json) {
+  RunRecord run = parse_common(json);
+  run.wall_seconds = json.at("wall_seconds");
+  run.bytes_moved = json.at("bytes_moved");
   return run;
 }
 
@@ -104,14 +110,8 @@ double RunRecord::attention_seconds() const {
 RunRecord parse_report(const std::string& text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
-    RunRecord run;
-    run.seconds = json.at("seconds").get<std::map<std::string, double>>();
+    RunRecord run = parse_common(json);
     run.bytes_moved = moved_bytes(json);
-    run.bytes_ring = json.at("bytes_ring");
-    run.peak_memory_bytes = json.at("peak_memory_bytes");
-    run.needles_planted = json.at("needles_planted");
-    run.needles_recovered = json.at("needles_recovered");
-    run.selection_digest = json.value("selection_digest", "");
     return run;
   } catch (const Json::exception& error) {
     fail_bad_input(fmt::format("{}: {}", path, error.what()));

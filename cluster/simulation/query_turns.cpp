@@ -4,26 +4,16 @@
 #include <queue>
 
 #include "core/error.h"
+#include "runtime/counter_random.h"
 #include "runtime/planted_needles.h"
 
 namespace ringmark::cluster {
 namespace {
 
+using runtime::random_bits;
+using runtime::unit_interval;
+
 enum Draw : std::uint64_t { kTurn = 1, kTopic, kScore, kFresh };
-
-// By the coordinates alone (splitmix64).
-std::uint64_t random_bits(std::uint64_t seed, Draw draw, std::int64_t a, std::int64_t b = 0) {
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15ull + draw;
-  for (const std::int64_t coordinate : {a, b}) {
-    state += static_cast<std::uint64_t>(coordinate) + 0x9E3779B97F4A7C15ull;
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EBull;
-    state ^= state >> 31;
-  }
-  return state;
-}
-
-double unit_interval(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
 
 }  // namespace
 
