@@ -38,6 +38,7 @@ same_as_one_rank() {
 
 # Before the ranks have begun, which leaves nothing to go on from; at work, which does; and at work again.
 begin
+until [ -d "ringmark-requeue-$job.logs/0" ]; do sleep 0.05; done # a signal before the script has begun is the end of any job
 preempt
 until_job Restarts 1 60 || fail "not requeued: $(log)"
 rm -f 1.out.partial # where they had begun after all
