@@ -27,3 +27,5 @@ foreach(test failures requeue)
 endforeach()
 add_cluster_test(slurm_scaling_array full NODES=8 timeout -k 20 300 ${RINGMARK_SLURM_CLUSTER}
   ${CMAKE_CURRENT_SOURCE_DIR}/slurm/scaling_array.sh $<TARGET_FILE:ringmark> ${RINGMARK_SLURM_SCRIPTS})
+add_cluster_test(slurm_study_failures full NODES=3 SLURMD_TIMEOUT=10 timeout -k 20 300 ${RINGMARK_SLURM_CLUSTER}
+  ${CMAKE_CURRENT_SOURCE_DIR}/slurm/study_failures.sh $<TARGET_FILE:ringmark> ${RINGMARK_SLURM_SCRIPTS})
